@@ -1,4 +1,4 @@
-"""Looks, before any process starts, whether the functions that a config names by their import path fit into an update."""
+"""Check of a config's own algorithm functions, before any process starts: import, signature and a trial call."""
 
 import inspect
 from typing import Any
@@ -16,24 +16,25 @@ from agentrl.errors import ConfigError
 
 
 def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) -> list[str]:
-    """Refuse functions of the user's own that cannot be imported or not be called as an update does, or give other things.
+    """Refuse the user's functions that cannot be imported or called as in an update, or that return something else.
 
-    Returns what a trial of them met that may be all right in an update.
+    Returns:
+        Warnings of the trial, which may not apply to an update.
 
     Raises:
-        ConfigError: which key, and why.
+        ConfigError: names the key and the reason.
     """
     if algorithm.advantage not in (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES):
         _check_advantage(algorithm.advantage, has_critic=has_critic)
     if algorithm.policy_loss not in POLICY_LOSS_NAMES:
-        found = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
-        _check_call(found, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
+        function = import_by_path(algorithm.policy_loss, key="algorithm.policy_loss")
+        _check_call(function, 5, (), key="algorithm.policy_loss", name=algorithm.policy_loss)
     if algorithm.aggregation not in AGGREGATION_NAMES:
-        key, found = "algorithm.aggregation", import_by_path(algorithm.aggregation, key="algorithm.aggregation")
-        _check_call(found, 1, ("mean_length", "max_length"), key=key, name=algorithm.aggregation)
+        key, function = "algorithm.aggregation", import_by_path(algorithm.aggregation, key="algorithm.aggregation")
+        _check_call(function, 1, ("mean_length", "max_length"), key=key, name=algorithm.aggregation)
     if algorithm.kl_estimator not in KL_ESTIMATOR_NAMES:
-        found = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
-        _check_call(found, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
+        function = import_by_path(algorithm.kl_estimator, key="algorithm.kl_estimator")
+        _check_call(function, 2, (), key="algorithm.kl_estimator", name=algorithm.kl_estimator)
     if not _has_own(algorithm):
         return []
     # It imports torch, which a driver without functions of the user's own does not need.
@@ -43,7 +44,7 @@ def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) 
 
 
 def _has_own(algorithm: AlgorithmSection) -> bool:
-    """Return whether any is the user's own."""
+    """Return whether any of the functions is the user's own."""
     ours = (*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES, *POLICY_LOSS_NAMES, *AGGREGATION_NAMES, *KL_ESTIMATOR_NAMES)
     named = (algorithm.advantage, algorithm.policy_loss, algorithm.aggregation, algorithm.kl_estimator)
     return not set(named) <= set(ours)
@@ -52,26 +53,26 @@ def _has_own(algorithm: AlgorithmSection) -> bool:
 def _check_advantage(name: str, *, has_critic: bool) -> None:
     from agentrl.algorithms.token_advantage import TokenAdvantage
 
-    key, found = "algorithm.advantage", import_by_path(name, key="algorithm.advantage")
-    if not isinstance(found, TokenAdvantage):
-        if hasattr(found, "estimate"):
+    key, function = "algorithm.advantage", import_by_path(name, key="algorithm.advantage")
+    if not isinstance(function, TokenAdvantage):
+        if hasattr(function, "estimate"):
             raise ConfigError(f"`{key}` is `{name}`, which has an `estimate` and is no `TokenAdvantage`; make it one")
-        _check_call(found, 1, ("normalise_by_std",), key=key, name=name)
+        _check_call(function, 1, ("normalise_by_std",), key=key, name=name)
         if has_critic:
             raise ConfigError(
                 f"`critic.path` names a critic, but `{key}` is `{name}`, which gives all tokens of a trajectory the same, so "
                 "that it would have no returns to learn; make that a `TokenAdvantage`, or leave `critic.path` out"
             )
         return
-    _check_call(found.estimate, 2, ("discount", "gae_lambda"), key=key, name=name)
-    if found.uses_values and not has_critic:
+    _check_call(function.estimate, 2, ("discount", "gae_lambda"), key=key, name=name)
+    if function.uses_values and not has_critic:
         raise ConfigError(
             f"`{key}` is `{name}`, which uses values, and there is no critic; name its model in `critic.path`"
         )
 
 
 def _check_call(function: Any, num_values: int, keywords: tuple[str, ...], *, key: str, name: str) -> None:
-    """Refuse what could not be called in an update, with so many values and these keywords."""
+    """Refuse a function that cannot be called with `num_values` values and these keywords."""
     wanted = f"{num_values} values" + "".join(f", `{keyword}=`" for keyword in keywords)
     if not callable(function):
         raise ConfigError(f"`{key}` is `{name}`, which is no function; it is called with {wanted}")

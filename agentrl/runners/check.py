@@ -1,4 +1,4 @@
-"""Answers before anything is trained: can this config run, and what would it start?
+"""The `--check` of a config before training: can it run, and which processes would it start?
 
 A check is a function of `(CheckSubject, CheckReport)`. It notes what it tried, warns of what is probably wrong, names what it
 did not look at, and raises `ConfigError` or `ToolError` where the run must not start. `FULL_CHECKS` lists them in order.
@@ -15,7 +15,7 @@ from agentrl.config.load import LoadedConfig
 from agentrl.runners.check_report import CheckReport, CheckSubject
 from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.inputs import code_of_user, inputs_of
-from agentrl.runners.judges import Judged
+from agentrl.runners.judges import ResolvedJudges
 from agentrl.runners.memory_check import check_memory
 from agentrl.runners.model_folders import check_models, check_weights
 from agentrl.runners.plugin_trial import try_tools_and_reward
@@ -29,7 +29,7 @@ from agentrl.runners.stores import check_url, open_store
 
 
 class CheckLevel(StrEnum):
-    """How much is tried."""
+    """Extent of a check."""
 
     STATIC = "static"
     """The config and the code that it names: no network, no model, no data, no GPU."""
@@ -61,15 +61,15 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         subject = CheckSubject(loaded=loaded, tools=tools, reward=reward)
         check_model_files(subject, report)
         subject = read_data(subject, report)
-        for one in FULL_CHECKS:
-            if inspect.isawaitable(waiting := one(subject, report)):
+        for run_check in FULL_CHECKS:
+            if inspect.isawaitable(waiting := run_check(subject, report)):
                 await waiting
         report.not_checked(
             "how fast the engine and the update are, and whether the policy learns: a few steps show that"
         )
     else:
         report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
-    report.console.print(process_table(config, asks_judge=Judged(tools=tools, reward=reward).lacks_judge))
+    report.console.print(process_table(config, asks_judge=ResolvedJudges(tools=tools, reward=reward).lacks_judge))
     report.console.print(concurrency_table(config))
     report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")

@@ -42,17 +42,17 @@ _FOLDER_NAME = re.compile(r"step_(\d{6,})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Where the driver is, beside what the actor keeps itself. `step` counts the actor's updates."""
+    """The driver's part of a checkpoint. `step` counts the actor's updates."""
 
     step: int = 0
     prompts_taken: int = 0
     """Prompts started since the beginning: the position in the data set."""
     stage_position: int | None = 0
-    """Where in the data the stage that is under way began; None: a run of before that was noted."""
+    """Position in the data at which the current stage began; None in checkpoints of older versions."""
     empty_batches: int = 0
     """Batches without a learning signal so far; they count as no step."""
     accuracy: float | None = None
-    """On the held-out prompts after update `step`, where it was measured."""
+    """Accuracy on the held-out prompts after update `step`; None if not measured."""
     record_bytes: dict[str, int] = field(default_factory=dict)
     """Sizes of the newest record files, by name (`TrajectoryStore.sizes`): a resume reports one that has become shorter."""
     lost_records: list[str] = field(default_factory=list)
@@ -60,26 +60,26 @@ class RunState:
 
 
 def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
-    """Return those whose accuracy was measured, the highest last; of equals the newer one comes later."""
+    """Return the states with a measured accuracy, the highest last; of equal ones the newer one later."""
     measured = [state for state in states if state.accuracy is not None]
     return sorted(measured, key=lambda state: (state.accuracy, state.step))
 
 
 def lost_reference(url: str, problem: str) -> DamagedCheckpointError:
-    """Return the error for a checkpoint that is missed though it is none to go on from: removing it is no way out."""
+    """Return the error for a missing or damaged checkpoint that is a reference; removing it does not help."""
     reason = f"{problem}, and holds the reference of this stage and of those after it (`stages`, `update_reference`)"
     return DamagedCheckpointError(
         f"checkpoint {url} {reason}. Put the whole folder back, or begin anew in another `run.dir`", reason=reason
     )
 
 
-def _telling(
+def _store_errors(
     method: Callable[Concatenate[Any, ParamsT], ResultT],
 ) -> Callable[Concatenate[Any, ParamsT], ResultT]:
-    """Let what the store raises come out as a `CheckpointError` that names it."""
+    """Convert errors of the store into a `CheckpointError` that names it."""
 
     @functools.wraps(method)
-    def told(self: "CheckpointStore", *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+    def wrapper(self: "CheckpointStore", *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
@@ -93,7 +93,7 @@ def _telling(
                 "the address, the keys, the permissions and the room there; the same command goes on from its last checkpoint"
             ) from error
 
-    return told
+    return wrapper
 
 
 class CheckpointStore:
@@ -115,22 +115,22 @@ class CheckpointStore:
         """
         self._files, self._root = open_store(url, key=_KEY)
         self.url = url.rstrip("/")
-        """Where the folder is."""
+        """Path or URL of the folder."""
         self._references = references or {}
         self._on_disk = isinstance(self._files, LocalFileSystem)
         self._word = b""  # until this store takes the folder over, which one that only reads never does
 
-    @_telling
+    @_store_errors
     def owner(self) -> bytes | None:
         """Return what `claim` wrote: the config of the run whose checkpoints these are."""
         return self._content(f"{self._root}/{_OWNER}")
 
-    @_telling
+    @_store_errors
     def inputs(self) -> bytes | None:
         """Return what `claim` wrote: the digests of what that run reads."""
         return self._content(f"{self._root}/{_INPUTS}")
 
-    @_telling
+    @_store_errors
     def claim(self, config: bytes, inputs: bytes) -> None:
         """Write down whose checkpoints these are, and what that run reads.
 
@@ -141,7 +141,7 @@ class CheckpointStore:
         self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
-    @_telling
+    @_store_errors
     def take_over(self) -> None:
         """Let this store alone write here from now on: one that another run still has is refused at its next checkpoint.
 
@@ -153,7 +153,7 @@ class CheckpointStore:
         self._write(f"{self._root}/{_WRITER}", self._word)
 
     def url_of(self, step: int) -> str:
-        """Return where the checkpoint of `step` is, or would be."""
+        """Return the URL of the checkpoint of `step`, which need not exist."""
         return f"{self.url}/{_name(step)}"
 
     def latest(self) -> RunState | None:
@@ -161,19 +161,19 @@ class CheckpointStore:
         states = self.states()
         return states[-1] if states else None
 
-    @_telling
+    @_store_errors
     def states(self) -> list[RunState]:
         """Return the states of all checkpoints that count, oldest first."""
-        found = (self._state(step) for step in self._steps())
-        return [state for state in found if state is not None]
+        states = (self._state(step) for step in self._steps())
+        return [state for state in states if state is not None]
 
-    @_telling
+    @_store_errors
     def state(self, step: int) -> RunState | None:
         """Return the state of the checkpoint of `step`; None where there is none that counts."""
         self._files.invalidate_cache()
         return self._state(step)
 
-    @_telling
+    @_store_errors
     def begin(self, step: int) -> str:
         """Return the URL of an empty folder to write a checkpoint into; `commit` makes it count.
 
@@ -187,13 +187,13 @@ class CheckpointStore:
         self.put(step, _WRITER, self._word)
         return self.url_of(step)
 
-    @_telling
+    @_store_errors
     def put(self, step: int, name: str, content: bytes) -> None:
         """Write a file into the folder of a checkpoint, whole or not at all; refused as `begin` is."""
         self._refuse_if_taken_over()
         self._write(f"{self._path(step)}/{name}", content)
 
-    @_telling
+    @_store_errors
     def read(self, step: int, name: str, decode: Callable[[bytes], ResultT]) -> ResultT:
         """Return what `decode` makes of a file of a checkpoint that counts.
 
@@ -205,7 +205,7 @@ class CheckpointStore:
         with self._whole(step, name, *UNDECODABLE):
             return decode(content)
 
-    @_telling
+    @_store_errors
     def put_folder(self, step: int, name: str, source: Path) -> None:
         """Copy the files of a folder of this machine into the folder of a checkpoint; refused as `begin` is."""
         self._refuse_if_taken_over()
@@ -213,7 +213,7 @@ class CheckpointStore:
         for file in source.iterdir():
             self._files.put_file(str(file), f"{self._path(step)}/{name}/{file.name}")
 
-    @_telling
+    @_store_errors
     def fetch_folder(self, step: int, name: str, target: Path) -> None:
         """Copy what `put_folder` put into a folder of this machine."""
         target.mkdir(parents=True)
@@ -221,7 +221,7 @@ class CheckpointStore:
             for path in self._files.ls(f"{self._path(step)}/{name}", detail=False):
                 self._files.get_file(path, str(target / path.rpartition("/")[2]))
 
-    @_telling
+    @_store_errors
     def commit(self, state: RunState) -> None:
         """Make the checkpoint of `state.step` count, after everything else in its folder is on the disk.
 
@@ -234,7 +234,7 @@ class CheckpointStore:
                 sync(file)
         self.put(state.step, _STATE, orjson.dumps(asdict(state) | {_WRITER: self._word.decode()}))
 
-    @_telling
+    @_store_errors
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
         """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps.
 
@@ -249,7 +249,7 @@ class CheckpointStore:
             if state.step not in kept:
                 self._remove(state.step)
 
-    @_telling
+    @_store_errors
     def clear_leftovers(self) -> None:
         """Delete the folders that do not count: what a killed run was writing or deleting."""
         for step in self._steps():

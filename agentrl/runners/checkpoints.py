@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run while it goes on: what the driver has, beside what the ranks of the actor write."""
+"""Writing of checkpoints during a run: the driver's part, beside that of the actor's ranks."""
 
 import asyncio
 import logging
@@ -18,21 +18,21 @@ from agentrl.runners.full_disk import is_full
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.25
-"""Between two looks at whether the ranks are done; a look waits for the update that is under way."""
+"""Pause between polls of whether the ranks are done; a poll waits for the running update."""
 
 ROLLOUTS = "rollouts"
 PASS_RATES = "pass_rates.json"
 
 
 class SavesModels(Protocol):
-    """What writes the models of a run (`Learner`)."""
+    """Writer of a run's models (`Learner`)."""
 
     async def save(self, url: str) -> None:
-        """Begin to write them into the folder `url`; returns when training may go on."""
+        """Start writing the models into the folder `url`; return when training may continue."""
         ...
 
     async def saved(self) -> bool:
-        """Return whether that is done."""
+        """Return whether the write is done."""
         ...
 
 

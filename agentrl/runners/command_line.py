@@ -1,4 +1,4 @@
-"""What the runners share as commands: arguments, signals, and errors that end in one line and an exit status."""
+"""Command-line code shared by the runners: arguments, signals, and errors as one line and an exit status."""
 
 import argparse
 import asyncio
@@ -132,14 +132,14 @@ async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str
 
 
 def _told(error: BaseException) -> str:
-    """Return an error in one line, with the place where it was raised; its traceback there goes to the log alone."""
+    """Return an error in one line, with the process that raised it; its traceback goes only to the log."""
     notes: list[str] = getattr(error, "__notes__", [])
     for note in notes:
         logger.error("%s: %s", error, note, extra=ONLY_IN_FILE)
     # The first line of a note is `raised in actor 1: ` and what Ray calls that process.
     places = [note.partition(": ")[0].partition("\n")[0] for note in notes]
-    told = f" ({', '.join(places)}; see run.log)" if places else ""
-    return f"error: {error}{told}"
+    place = f" ({', '.join(places)}; see run.log)" if places else ""
+    return f"error: {error}{place}"
 
 
 def _leaves(error: BaseException) -> Sequence[BaseException]:

@@ -69,8 +69,8 @@ def chosen_checkpoint(store: CheckpointStore, *, step: int | None, best: bool) -
     candidates = by_accuracy(states) if best else states
     if step is not None or not candidates:
         missing = f"of step {step}" if step is not None else "with a validation accuracy"
-        there = ", ".join(str(state.step) for state in states)
-        raise ConfigError(f"no checkpoint {missing} in {store.url}; `--step` takes those that are there: {there}")
+        steps = ", ".join(str(state.step) for state in states)
+        raise ConfigError(f"no checkpoint {missing} in {store.url}; `--step` takes one of: {steps}")
     return candidates[-1]
 
 

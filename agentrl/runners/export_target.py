@@ -1,4 +1,4 @@
-"""Where `agentrl.runners.export` writes to: a folder of this machine, or a store that fsspec knows; whole, or not at all."""
+"""Target of `agentrl.runners.export`: a local folder, or a store that fsspec knows; written completely or not at all."""
 
 import errno
 import fcntl
@@ -51,15 +51,15 @@ def written_whole(place: str) -> AbstractContextManager[Path]:
 @contextmanager
 def _written_whole(folder: Path) -> Iterator[Path]:
     partial = folder.with_name(folder.name + ".partial")
-    made = partial / "policy"
+    policy = partial / "policy"
     with ExitStack() as stack:
         try:
             _refuse_used(folder)
             stack.enter_context(_held(partial))
             _refuse_used(folder)  # another export may have come to its end in between
-            stack.callback(shutil.rmtree, made, ignore_errors=True)
-            shutil.rmtree(made, ignore_errors=True)  # of an export that was killed
-            made.mkdir()
+            stack.callback(shutil.rmtree, policy, ignore_errors=True)
+            shutil.rmtree(policy, ignore_errors=True)  # of an export that was killed
+            policy.mkdir()
         except BlockingIOError as error:
             raise ConfigError(
                 f"{folder}: another export is writing it; wait for that one, or name another folder with `--to`"
@@ -71,8 +71,8 @@ def _written_whole(folder: Path) -> Iterator[Path]:
         with _telling(
             partial, f"{folder} cannot be written: ", "; make room there, or name another folder with `--to`"
         ):
-            yield made
-        _take(made, folder)
+            yield policy
+        _take(policy, folder)
 
 
 def _refuse_used(folder: Path) -> None:
@@ -82,9 +82,9 @@ def _refuse_used(folder: Path) -> None:
 
 @contextmanager
 def _held(partial: Path) -> Iterator[None]:
-    """Have a folder to oneself where its file system has locks, and remove it at the end, once it is empty but for the lock.
+    """Lock a folder, if its file system has locks, and remove it at the end if only the lock file is left.
 
-    The kernel gives a lock back however a process ends: what a killed one has left is told from what is being written.
+    The kernel releases a lock when its process ends, so leftovers of a killed export can be recognised.
 
     Raises:
         BlockingIOError: another process has it.
@@ -107,9 +107,9 @@ def _held(partial: Path) -> Iterator[None]:
                 partial.rmdir()
 
 
-def _take(made: Path, folder: Path) -> None:
+def _take(policy: Path, folder: Path) -> None:
     try:
-        made.replace(folder)
+        policy.replace(folder)
     except OSError as error:  # an empty folder on which a disk is mounted
         raise ConfigError(
             f"{folder} cannot be replaced by what was written: {error.strerror}; name a folder below it with `--to`"
@@ -125,8 +125,8 @@ def _put_whole(url: str) -> Iterator[Path]:
         if files.exists(root) and (files.isfile(root) or any(not name.endswith("/") for name in files.find(root))):
             raise ConfigError(f"{_KEY}: {url} exists and is not empty; remove it, or name another place")
         refuse_missing_bucket(files, root, url=url, key=_KEY)
-    with tempfile.TemporaryDirectory(prefix="agentrl-export-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="agentrl-export-") as name:
+        folder = Path(name)
         with _telling(
             folder,
             f"{folder} cannot be written, from where it goes to {url}: ",
@@ -139,14 +139,14 @@ def _put_whole(url: str) -> Iterator[Path]:
 
 @contextmanager
 def _telling(folder: Path, problem: str, way_out: str) -> Iterator[None]:
-    """Say of what cannot be written in `folder` that it is so; of a file elsewhere, that it is one of the model."""
+    """Convert write errors in `folder` into a `ConfigError`; an error of a file elsewhere concerns the model's files."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # what reads the checkpoint raises none of them
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         if isinstance(error, OSError) and error.errno not in NO_ROOM and _is_elsewhere(error.filename, folder):
-            raise ConfigError(f"model.path: a file of it cannot be read: {told}") from error
-        raise ConfigError(f"{problem}{told}{way_out}") from error
+            raise ConfigError(f"model.path: a file of it cannot be read: {reason}") from error
+        raise ConfigError(f"{problem}{reason}{way_out}") from error
 
 
 def _is_elsewhere(file: object, folder: Path) -> bool:
@@ -166,7 +166,7 @@ def _put(files: Any, folder: Path, root: str) -> None:
             files.put_file(str(source), target)
     except BaseException:  # Ctrl-C too
         for target in put:
-            with suppress(Exception):  # as the store may be gone; the error that is told is the first one
+            with suppress(Exception):  # the store may be gone; the first error is the one reported
                 files.rm_file(target)
         raise
 

@@ -1,4 +1,4 @@
-"""A disk without room left, told in one line wherever in a run something was to be written."""
+"""Report of a full disk in one line, wherever in a run a write failed."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ _PROBE_BYTES = 1 << 20
 
 
 @contextmanager
-def telling_full_disk(folder: Path) -> Iterator[None]:
-    """Let what is raised because `folder` has no room left come out as that, whoever was to write there.
+def report_full_disk(folder: Path) -> Iterator[None]:
+    """Convert errors caused by a full disk of `folder`, whatever wrote there.
 
     Raises:
-        DiskFullError: that was the reason.
+        DiskFullError: the disk is full.
     """
     try:
         yield
     except (CheckpointError, ConfigError):
-        raise  # which say where
+        raise  # they name the place
     except Exception as error:
         if not (is_full(error) and _has_no_room(folder)):
             raise
@@ -30,7 +30,7 @@ def telling_full_disk(folder: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether no room was the reason; libraries wrap it, and other processes send only its words."""
+    """Return whether the cause is a full disk; libraries wrap the error, and other processes send only its text."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_full(member) for member in error.exceptions)
     full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -39,7 +39,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _has_no_room(folder: Path) -> bool:
-    """Return whether that disk is the full one; written to, because neither quotas nor entries are seen otherwise."""
+    """Return whether the folder's disk is full, by a test write, which also detects quotas and missing inodes."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_PROBE_BYTES))

@@ -32,7 +32,7 @@ _MODEL_FILES = (
     "model*.bin",
     "*.index.json",
 )
-"""What makes a model; a page about it, or what a trainer has left beside it, may change."""
+"""Files that define a model; others, such as a README or a trainer's leftovers, may change."""
 
 
 def inputs_of(config: RunConfig, *, trains: bool) -> dict[str, Path]:

@@ -23,24 +23,24 @@ _TOKEN_ENV = "AGENTRL_JUDGE_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Tools and reward of a run, with the addresses of its judges in them."""
+class ResolvedJudges:
+    """Tools and reward of a run, with the addresses of its judges."""
 
     tools: list[ToolConfig]
     reward: RewardSection
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Environment that the workers need to reach them."""
+    """Environment variables that the workers need to reach the judges."""
 
     @property
     def lacks_judge(self) -> bool:
-        """Whether a tool or the reward still asks for an address."""
+        """True if a tool or the reward still has no address."""
         return needs_judge(self.tools) or reward_needs_judge(self.reward)
 
-    def filled(self, urls: tuple[str, ...], *, token_env: str | None) -> "Judged":
-        """Return it with `urls` wherever an address is asked for.
+    def filled(self, urls: tuple[str, ...], *, token_env: str | None) -> "ResolvedJudges":
+        """Return a copy with `urls` in every missing address.
 
         Raises:
-            ConfigError: a tool or reward asks for the address, and has no key for the token without which it is refused.
+            ConfigError: a tool or reward needs the address, but has no key for the token.
         """
         if token_env is not None:
             _require_token_keys(self.tools, self.reward)
@@ -52,10 +52,12 @@ class Judged:
 
 
 @contextlib.asynccontextmanager
-async def judge_for(tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection) -> AsyncIterator[Judged]:
-    """Give tools and reward with the judges' addresses: the remote ones, or one started on this machine for the run.
+async def judge_for(
+    tools: list[ToolConfig], reward: RewardSection, judge: JudgeSection
+) -> AsyncIterator[ResolvedJudges]:
+    """Yield tools and reward with the judges' addresses: running ones, or one started on this machine for the run.
 
-    With `judge.placement: per_node` they stay without, until `node_judges_for`.
+    With `judge.placement: per_node` the addresses are filled in by `node_judges_for`.
 
     Raises:
         ConfigError: a judge isolates its programs less than `judge.min_isolation` asks.
@@ -63,7 +65,7 @@ async def judge_for(tools: list[ToolConfig], reward: RewardSection, judge: Judge
     """
     for connection in _named_judges(tools, reward, judge):
         await _check_isolation(connection.client(owner="judge"), judge.min_isolation)
-    judged = Judged(tools=tools, reward=reward)
+    judged = ResolvedJudges(tools=tools, reward=reward)
     if urls := run_urls(judge):
         yield judged.filled(urls, token_env=judge.token_env)
     elif judged.lacks_judge and judge.placement == "driver":
@@ -76,8 +78,8 @@ async def judge_for(tools: list[ToolConfig], reward: RewardSection, judge: Judge
 
 
 @contextlib.asynccontextmanager
-async def node_judges_for(judged: Judged, judge: JudgeSection) -> AsyncIterator[Judged]:
-    """Give the same with a judge on every Ray node filled in, where `judge.placement` asks for that.
+async def node_judges_for(judged: ResolvedJudges, judge: JudgeSection) -> AsyncIterator[ResolvedJudges]:
+    """Yield the same with a judge on every Ray node filled in, if `judge.placement` is `per_node`.
 
     Raises:
         ConfigError, JudgeUnavailableError: as `judge_for`.
@@ -94,8 +96,8 @@ async def node_judges_for(judged: Judged, judge: JudgeSection) -> AsyncIterator[
 
 
 @contextlib.contextmanager
-def environment_of(judged: Judged) -> Iterator[None]:
-    """Have this process reach the judges of a run as its workers do."""
+def environment_of(judged: ResolvedJudges) -> Iterator[None]:
+    """Set the environment variables that reach the run's judges in this process, as in its workers."""
     os.environ.update(judged.secret_env)
     try:
         yield

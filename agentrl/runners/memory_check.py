@@ -1,4 +1,4 @@
-"""Whether the models of a run fit the devices that they are for, before any process starts."""
+"""Estimate of whether the models of a run fit their devices, before any process starts."""
 
 import os
 import shutil
@@ -24,27 +24,27 @@ from agentrl.training.memory_estimate import (
 from agentrl.weight_sync.base import Transport
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
-"""What a `config.json` must say for an estimate."""
+"""Keys of a `config.json` that an estimate needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine has, as far as it matters here."""
+    """Memory of this machine."""
 
     ram_bytes: int
-    """That this process and those that it starts may take."""
+    """RAM that this process and its children may use, in bytes."""
     gpu_bytes: Sequence[int] = ()
-    """Of each GPU that this process sees."""
+    """Memory of each visible GPU, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEstimate:
-    """What is on one device at once. Example: `DeviceEstimate(device="each GPU of `cluster.pools.policy`", ...)`."""
+    """Memory needed on one device. Example: `DeviceEstimate(device="each GPU of `cluster.pools.policy`", ...)`."""
 
     device: str
     memory: Memory
     capacity_bytes: float | None = None
-    """None where it is another machine's, and nobody has said it."""
+    """Memory of the device in bytes; None if it belongs to another machine and is not configured."""
     is_gpu: bool = False
 
     @property
@@ -64,9 +64,9 @@ class DeviceEstimate:
 
     def describe(self) -> str:
         """Return the estimate in one line."""
-        there = "" if self.capacity_bytes is None else f" of {self.capacity_bytes / GIB:.1f}"
+        total = "" if self.capacity_bytes is None else f" of {self.capacity_bytes / GIB:.1f}"
         certain, at_most = self.memory.certain / GIB, self.memory.at_most / GIB
-        return f"memory (estimate), {self.device}: {certain:.2f}{there} GiB, at most {at_most:.2f}: {self.memory.describe()}"
+        return f"memory (estimate), {self.device}: {certain:.2f}{total} GiB, at most {at_most:.2f}: {self.memory.describe()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,12 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> MemoryRep
             return MemoryReport(notes=[note], warnings=[])
         sizes[key] = size
     estimates = estimate_devices(config, sizes, machine)
-    for one in estimates:
-        if one.capacity_bytes is not None and one.refused_bytes > one.capacity_bytes:
-            raise ConfigError(f"{one.describe()}. That cannot fit: take {' or '.join(_ways_out(one, config))}.")
-    warnings = [warning for one in estimates if (warning := one.warning()) is not None]
-    return MemoryReport(notes=[one.describe() for one in estimates], warnings=warnings)
+    for estimate in estimates:
+        if estimate.capacity_bytes is not None and estimate.refused_bytes > estimate.capacity_bytes:
+            ways_out = " or ".join(_ways_out(estimate, config))
+            raise ConfigError(f"{estimate.describe()}. That cannot fit: take {ways_out}.")
+    warnings = [warning for estimate in estimates if (warning := estimate.warning()) is not None]
+    return MemoryReport(notes=[estimate.describe() for estimate in estimates], warnings=warnings)
 
 
 def _ways_out(estimate: DeviceEstimate, config: RunConfig) -> list[str]:
@@ -133,19 +134,19 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
     if transport_of(with_sizes_of_pools(config)) is Transport.SHARED_MEMORY:
         on_host += shared_weights(config, sizes)
     sleeps = config.cluster.colocated
-    found = [
+    estimates = [
         DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes, is_gpu=True)
-        for device, there in on_gpus.items()
-        for name, memory in _phases(device, there, engine_sleeps=sleeps).items()
+        for device, memory_of_device in on_gpus.items()
+        for name, memory in _phases(device, memory_of_device, engine_sleeps=sleeps).items()
     ]
     if on_host.at_most > 0:
         where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
         sleeps = sleeps and config.rollout.engine != "vllm"  # which keeps all of its memory where it has no GPU
-        found += [
+        estimates += [
             DeviceEstimate(device=name, memory=memory, capacity_bytes=ram_bytes)
             for name, memory in _phases(where, on_host, engine_sleeps=sleeps).items()
         ]
-    return found
+    return estimates
 
 
 def _phases(device: str, memory: Memory, *, engine_sleeps: bool) -> dict[str, Memory]:
@@ -240,5 +241,5 @@ def _gpu_bytes() -> list[int]:
     answer = subprocess.run(query, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         return []
-    found = [int(float(line)) * 2**20 for line in answer.stdout.split("\n") if line.strip()]
-    return found if visible is None else found[: len(visible.split(","))]
+    sizes = [int(float(line)) * 2**20 for line in answer.stdout.split("\n") if line.strip()]
+    return sizes if visible is None else sizes[: len(visible.split(","))]

@@ -1,11 +1,11 @@
-"""What a run does when what it needs is gone with a process or a node: it starts its models again, from the last checkpoint.
+"""Restart of a run's models from the last checkpoint, after a process or a node died.
 
-Where a process dies while the run or a stage of it starts, nothing is lost yet, and all of it starts again.
+If a process dies while the run or a stage starts, nothing is lost yet, and the start is repeated.
 
-A group of ranks cannot go on without one of them, since each holds a part of the weights that nobody else has. What came after
-the checkpoint is forgotten, as when a killed run is resumed; agent loops and judge stay, and so do engines with processes of
-their own. Engines that live with the models come back with them. The same is done where finished trajectories are gone with the
-node that held them.
+A group of ranks cannot continue without one of them, since each holds a part of the weights. All progress after the
+checkpoint is discarded, as when a killed run is resumed; agent loops and judge stay, and so do engines with processes of
+their own. Engines in the models' processes are restarted with them. The models are also restarted if finished trajectories
+were lost with a node.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 _MAX_DEATHS = 3
-"""From the same checkpoint on; what dies so often has a reason that starting again does not remove."""
+"""Largest number of deaths after the same checkpoint; beyond it, restarts do not help."""
 
 _MAX_STARTS = 3
-"""Of the run, of a stage, or of the models after a death, where processes die before anything is done."""
+"""Largest number of starts of the run, of a stage, or of the models after a death, if processes die during the start."""
 
 _PAUSE_S = 8.0
-"""Before models are started once more: of a node that was killed Ray knows after some 15 seconds."""
+"""Pause before the models are restarted again; Ray notices a killed node after some 15 seconds."""
 
 
 @contextlib.asynccontextmanager
 async def surviving_early_deaths(start: Callable[[], AbstractAsyncContextManager[Run]]) -> AsyncIterator[Run]:
-    """Give what `start` gives; where a process dies while it starts, end what there is of it, and start again.
+    """Yield the run of `start`; if a process dies during the start, clean up and start again.
 
     Raises:
         WorkerDiedError, RestoreRequiredError: that happened three times.
@@ -51,9 +51,7 @@ async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncConte
             num_deaths += 1
             if num_deaths == _MAX_STARTS:
                 raise
-            logger.warning(
-                "%s, while the run started; starting it again (%d of %d)", error, num_deaths, _MAX_STARTS - 1
-            )
+            logger.warning("%s, during the start of the run; restarting (%d of %d)", error, num_deaths, _MAX_STARTS - 1)
 
 
 async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
@@ -67,7 +65,7 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
     while True:
         try:
             if num_deaths > 0:
-                await _start_again(run)
+                await _restart_models(run)
             return await go_on()
         except RestoreRequiredError as error:
             await run.checkpoints.aclose()  # the new processes know nothing of what the old ones were writing
@@ -79,13 +77,11 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
                     f"{error}. It was the {num_deaths}th time in a row after the checkpoint of step {step}, so the run ends; "
                     "`run.log` and `ray_logs/` in its directory may say why, and the same command goes on from that checkpoint"
                 ) from error
-            logger.warning(
-                "%s; starting the models again from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS
-            )
+            logger.warning("%s; restarting the models from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS)
 
 
-async def _start_again(run: Run) -> None:
-    """Start the models again; where one dies meanwhile, as on a node that is gone without Ray's knowledge, once more.
+async def _restart_models(run: Run) -> None:
+    """Restart the models; retry if one dies meanwhile, for example on a lost node that Ray has not noticed yet.
 
     Raises:
         RestoreRequiredError: that happened three times.
@@ -100,6 +96,6 @@ async def _start_again(run: Run) -> None:
             if num_starts == _MAX_STARTS:
                 raise
             logger.warning(
-                "%s, while the models were started again; once more (%d of %d)", error, num_starts, _MAX_STARTS - 1
+                "%s, during the restart of the models; retrying (%d of %d)", error, num_starts, _MAX_STARTS - 1
             )
             await asyncio.sleep(_PAUSE_S)

@@ -20,7 +20,7 @@ from agentrl.training.attention_support import TESTED, exact_positions, has_sink
 from agentrl.weight_sync.weight_files import tensor_shapes
 
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Under which settings architectures say how many experts a layer has."""
+"""Names under which architectures store the number of experts of a layer."""
 
 
 def check_models(config: RunConfig) -> None:
@@ -179,11 +179,11 @@ def read_shapes(path: str, *, key: str) -> dict[str, list[int]]:
 
 def _check_object(file: Path, *, key: str) -> None:
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{key}: {file} cannot be read as JSON: {error}; fetch it again") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{key}: {file} holds a {type(found).__name__}, and must hold an object; fetch it again")
+    if not isinstance(content, dict):
+        raise ConfigError(f"{key}: {file} holds a {type(content).__name__}, and must hold an object; fetch it again")
 
 
 def language_settings(path: str) -> dict[str, Any] | None:
@@ -297,10 +297,10 @@ def _check_tokens(path: str, policy: str, *, key: str) -> None:
         return
     differs = next((id_ for id_, token in written.items() if known.get(id_) != token and token != padding), None)
     if differs is not None:
-        found = f"`{known[differs]}`" if differs in known else "none of its tokens"
+        token_in_model = f"`{known[differs]}`" if differs in known else "none of its tokens"
         raise ConfigError(
             f"{key}: {path} has another vocabulary than `model.path` ({policy}), whose token ids it is to read: {differs} is "
-            f"{found}, and `{written[differs]}` in the policy; name a model with the same tokenizer"
+            f"{token_in_model}, and `{written[differs]}` in the policy; name a model with the same tokenizer"
         )
 
 
@@ -322,8 +322,12 @@ def _tokens_by_id(path: str) -> dict[int, str] | None:
     if not file.is_file():
         return None
     described = json.loads(file.read_text())
-    found = described.get("model", {}).get("vocab", {})
+    vocabulary = described.get("model", {}).get("vocab", {})
     # Some kinds (Unigram) have a list of tokens with their scores.
-    plain = found.items() if isinstance(found, dict) else ((entry[0], index) for index, entry in enumerate(found))
+    plain = (
+        vocabulary.items()
+        if isinstance(vocabulary, dict)
+        else ((entry[0], index) for index, entry in enumerate(vocabulary))
+    )
     special = ((entry["content"], entry["id"]) for entry in described.get("added_tokens", []))
     return {token_id: token for tokens in (plain, special) for token, token_id in tokens}

@@ -22,7 +22,7 @@ from agentrl.rewards.math_answer import reference_answer
 from agentrl.rewards.score import Score
 from agentrl.runners.blocked_calls import ended_if_blocked
 from agentrl.runners.check_report import CheckReport, CheckSubject
-from agentrl.runners.judges import Judged, environment_of, judge_for
+from agentrl.runners.judges import ResolvedJudges, environment_of, judge_for
 from agentrl.runners.prompt_sets import count_overlong, overlong_warnings
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.tools.builder import build_tools
@@ -54,7 +54,7 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
             await _try(judged, prompt, subject, report)
 
 
-async def _try(judged: Judged, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
+async def _try(judged: ResolvedJudges, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
     config = subject.config
     async with _started_tools(judged.tools, config, report) as executor:
         _check_prompt_lengths(executor.schemas, subject, report)
@@ -84,11 +84,11 @@ def _first_prompt(subject: CheckSubject) -> Prompt:
 async def _started_tools(
     tools: Sequence[ToolConfig], config: RunConfig, report: CheckReport
 ) -> AsyncIterator[ToolExecutor]:
-    here = [tool for tool in tools if tool.class_name != WORKER_TOOL]
-    if len(here) < len(tools):
+    local_tools = [tool for tool in tools if tool.class_name != WORKER_TOOL]
+    if len(local_tools) < len(tools):
         report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
     executor = ToolExecutor(
-        build_tools(here),
+        build_tools(local_tools),
         timeout_s=config.rollout.tool_timeout_s,
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         start_timeout_s=config.rollout.start_timeout_s,

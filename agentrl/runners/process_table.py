@@ -10,10 +10,10 @@ from agentrl.runners.stages import stages_of
 
 
 def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
-    """Return the processes of each role; a judge is one where a tool or the reward asks it."""
+    """Return the processes of each role, and of a judge if a tool or the reward needs one."""
     rollout, placements = config.rollout, layout(config)
-    extra = {name: pool_size(config.cluster.pools[one.pool]) for name, one in config.cluster.extra_roles.items()}
-    num_workers = sum(one.num_processes for one in placements) + rollout.num_workers + sum(extra.values())
+    extra = {name: pool_size(config.cluster.pools[role.pool]) for name, role in config.cluster.extra_roles.items()}
+    num_workers = sum(placed.num_processes for placed in placements) + rollout.num_workers + sum(extra.values())
     table = Table(title=f"processes ({num_cores()} cores here, {num_workers} Ray workers)")
     for column in ("role", "processes", "each"):
         table.add_column(column)

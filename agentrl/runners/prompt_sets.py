@@ -39,22 +39,22 @@ def data_warnings(datasets: Iterable[PromptDataset | None]) -> list[str]:
 
 
 def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[str]:
-    """Return what is told of the prompts that are longer than `data.max_prompt_tokens`, given their tokens by id.
+    """Return warnings about prompts longer than `data.max_prompt_tokens`, given their lengths by id.
 
     Raises:
-        ConfigError: they are not to be left out.
+        ConfigError: the config does not leave them out.
     """
     if not overlong:
         return []
     shown = [f"`{prompt_id}` ({length})" for prompt_id, length in sorted(overlong.items())[:_NUM_SHOWN]]
     named = ", ".join([*shown, "..."] if len(overlong) > _NUM_SHOWN else shown)
-    found = (
+    problem = (
         f"prompts of more than {data.max_prompt_tokens} tokens, with tools and system text: {len(overlong)} ({named})"
     )
     if data.overlong_prompts == "drop":
-        return [f"{found}; left out by `data.overlong_prompts: drop`"]
+        return [f"{problem}; left out by `data.overlong_prompts: drop`"]
     raise ConfigError(
-        f"data.max_prompt_tokens: {found}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
+        f"data.max_prompt_tokens: {problem}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
     )
 
 

@@ -204,8 +204,8 @@ class ResumableFolder(ABC):
         if not self._noted.is_file():
             return
         with _refusing_unusable():
-            found = self.checkpoints.latest()
-        if found is None:
+            latest = self.checkpoints.latest()
+        if latest is None:
             step = orjson.loads(self._noted.read_bytes())["step"]
             raise ConfigError(
                 f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "

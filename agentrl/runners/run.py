@@ -42,7 +42,7 @@ from agentrl.runners.algorithm_functions import check_algorithm_functions
 from agentrl.runners.checkpoints import CheckpointKeeper
 from agentrl.runners.dtype_choice import choose_dtype
 from agentrl.runners.extra_roles import check_extra_roles
-from agentrl.runners.full_disk import telling_full_disk
+from agentrl.runners.full_disk import report_full_disk
 from agentrl.runners.inputs import code_of_user, inputs_of
 from agentrl.runners.judges import judge_for, node_judges_for
 from agentrl.runners.memory_check import check_memory
@@ -81,9 +81,9 @@ class EvaluationPlan:
     reward: RewardSection
     validation_prompts: list[Prompt]
     notes: list[str] = field(default_factory=list)
-    """Values that were chosen for this machine, for the log."""
+    """Values chosen for this machine, for the log."""
     warnings: list[str]
-    """What is allowed in the config, and seldom meant; told when the run has its log."""
+    """Warnings about the config (`config_warnings` and others), logged when the run has its log."""
 
     @property
     def config(self) -> RunConfig:
@@ -111,7 +111,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(EvaluationPlan):
-    """A training run, or the stage of one, that could start; `loaded.config` is what holds in that stage."""
+    """A training run, or a stage of it, that could start; `loaded.config` is the stage's config."""
 
     prompts: PromptDataset
     prompts_of_stages: list[PromptDataset]
@@ -119,7 +119,7 @@ class Plan(EvaluationPlan):
     stage: Stage
     pass_rates: PassRates
     first_epoch: int = 0
-    """Where the stage is about to begin: the epoch that data of its own begin with."""
+    """First epoch of the stage's own data, when the stage is about to start."""
     history: RunHistory = field(default_factory=RunHistory)
     """The same in all stages, and continued from the commands before this one."""
 
@@ -230,7 +230,7 @@ def _prepared(
         refuse_overlong(tokens, itertools.chain.from_iterable(sets), loaded.config.data)
     warnings = training_warnings(loaded.config) if trains else []
     warnings += data_warnings([validation])
-    with telling_full_disk(directory.path):
+    with report_full_disk(directory.path):
         directory.open(inputs_of(loaded.config, trains=trains) | code_of_user(), trains=trains)
     return EvaluationPlan(
         loaded=loaded,
@@ -323,7 +323,7 @@ async def _alive(
     if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in plan.reward.scorers):
         answer_format = plan.reward.answer_format
         logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
-    with telling_full_disk(path), guarded_run() as temp_dir:
+    with report_full_disk(path), guarded_run() as temp_dir:
         async with (
             judge_for(plan.tools, plan.reward, config.judge) as judged,
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,

@@ -1,4 +1,4 @@
-"""What may change in a run that goes on, and what may not: where and how fast it is made, its length, and stages to come."""
+"""Config keys that may change when a run resumes: placement, speed, length, and later stages."""
 
 import itertools
 import re
@@ -69,7 +69,7 @@ _OF_STAGES = {"stages", "run.num_steps"}
 """Keys that are compared stage by stage: see `changes_of_stages`."""
 
 Changes = dict[str, tuple[Any, Any]]
-"""What differs between two configs: by its key what it was, and what it is."""
+"""Differences of two configs: old and new value, by key."""
 
 
 def changes_of_keys(

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and how the same command goes on from it.
+"""Folder of a run on disk, from which the same command resumes.
 
 runs/demo/
 ├── config.yaml             the resolved config; a run goes on only with the same one, but for its length and processes
@@ -41,7 +41,7 @@ class RunDirectory(ResumableFolder):
         """Name the folder; `open` looks at it."""
         super().__init__(config, num_steps=config.run.num_steps, references=references_of(config))
         self.in_hand = self.path / "in_hand"
-        """What is rolled out and not trained on, as files on their way from or to a checkpoint."""
+        """Folder for groups that are rolled out and not yet trained on, as files on their way from or to a checkpoint."""
         self._config = config
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
@@ -115,8 +115,8 @@ class RunDirectory(ResumableFolder):
     def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
-        in_use = {name: found for name, found in self._inputs.items() if not name.startswith(later)}
+        in_use = {name: entry for name, entry in self._inputs.items() if not name.startswith(later)}
         # Without a result or a checkpoint the run starts over, with the new code alone.
         if (self.finished or num_steps_done) and not self._config.run.accept_code_changes:
             return in_use
-        return {name: found for name, found in in_use.items() if not name.startswith(CODE)}
+        return {name: entry for name, entry in in_use.items() if not name.startswith(CODE)}

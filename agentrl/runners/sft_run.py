@@ -22,7 +22,7 @@ from agentrl.observability.step_line import SFT_COLUMNS
 from agentrl.observability.text_curve import loss_curve
 from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.dtype_choice import chosen_dtype
-from agentrl.runners.full_disk import telling_full_disk
+from agentrl.runners.full_disk import report_full_disk
 from agentrl.runners.model_folders import check_architecture, check_lora, check_model_path, check_weights_of
 from agentrl.runners.policy_folder import PolicyFolder
 from agentrl.runners.resumable_folder import ResumableFolder
@@ -89,7 +89,7 @@ def prepare(config: SftConfig) -> SftPlan:
     config = resolved(config, Console())
     directory = SftDirectory(config)
     data = None if directory.has_all_steps else read_inputs(config)
-    with telling_full_disk(directory.path):
+    with report_full_disk(directory.path):
         directory.open(inputs_of(config), trains=True)
     return SftPlan(config=config, directory=directory, data=data)
 
@@ -256,7 +256,7 @@ def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
             logger.info("%s: %s", name, dialogues.describe())
     num_steps = num_steps_of(plan.config, len(plan.data.training.dialogues))
     with (
-        telling_full_disk(path),
+        report_full_disk(path),
         _trainer(plan.config, num_steps) as trainer,
         MetricsLogger(path, SFT_COLUMNS) as metrics,
         RunProgress(console, num_steps=num_steps) as progress,

@@ -37,7 +37,7 @@ from agentrl.types import Group, TrajectorySummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What came of it; times in virtual seconds."""
+    """Result of a simulation; times in virtual seconds."""
 
     groups: list[Group]
     prompt_tokens: dict[str, int]
@@ -53,11 +53,11 @@ class Simulation:
     @property
     def summaries(self) -> list[TrajectorySummary]:
         """All trajectories."""
-        return [made.summary for group in self.groups for made in group.trajectories]
+        return [trajectory.summary for group in self.groups for trajectory in group.trajectories]
 
 
 class LocalWorker:
-    """What `WorkerHandle` offers, for a worker in this process."""
+    """Handle of a worker in this process, with the interface of `WorkerHandle`."""
 
     def __init__(self, worker: AgentLoopWorker) -> None:
         self._worker = worker
@@ -72,7 +72,7 @@ class LocalWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """What plays: started, with nothing rolled out yet."""
+    """Started parts of a simulated run, before the first rollout."""
 
     engines: list[SimulatedEngine]
     workers: list[Any]

@@ -27,12 +27,12 @@ class Stage:
     start: int
     """Updates made before it."""
     config: RunConfig
-    """What holds in it; `run.num_steps` is where it ends."""
+    """Config of the stage; `run.num_steps` is its last step."""
     file_names: Mapping[Path, str]
-    """How prompts of each file are named in the whole run (`agentrl.data.prompts.name_files`)."""
+    """Name of each prompt file in prompt ids, for the whole run (`agentrl.data.prompts.name_files`)."""
     reset_optimiser: bool = False
     has_own_data: bool = False
-    """Whether its prompts are others than those of the stage before it."""
+    """True if its prompts differ from those of the stage before."""
     max_pass_rate: float | None = None
     reference_step: int = 0
     """The reference is the policy after that update; 0 is `model.path`."""
@@ -53,13 +53,13 @@ def stages_of(config: RunConfig) -> list[Stage]:
         return [Stage(index=0, start=0, config=config, file_names=name_files([_paths(config.data.train_files)]))]
     file_names = name_files(_paths(_files_of(stage, config)) for stage in config.stages)
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
-    made: list[Stage] = []
+    stages: list[Stage] = []
     reference_step = 0
     before = StageSection(num_steps=0)
     for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True)):
         start = end - stage.num_steps
         reference_step = start if stage.update_reference else reference_step
-        made.append(
+        stages.append(
             Stage(
                 index=index,
                 start=start,
@@ -73,7 +73,7 @@ def stages_of(config: RunConfig) -> list[Stage]:
             )
         )
         before = stage
-    return made
+    return stages
 
 
 def references_of(config: RunConfig) -> dict[int, float]:

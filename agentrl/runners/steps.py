@@ -44,10 +44,10 @@ class Batch:
 
     groups: list[Group]
     summaries: list[TrajectorySummary]
-    """Of all that was rolled out."""
+    """Summaries of all trajectories that were rolled out."""
     metrics: dict[str, float]
     state: RunState
-    """Where the data set stands after this batch; its step is still the last one done."""
+    """Run state with the data position after this batch; its step is still the last finished one."""
 
 
 @contextlib.asynccontextmanager
@@ -116,8 +116,8 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
     seen: list[TrajectorySummary] = []
     for _ in range(selection.max_refill_rounds + 1):
         taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
-        rolled_out = [made.group for made in taken]
-        await run.rollouts.record(rolled_out, [made.prompt for made in taken], step=step, validation=False)
+        rolled_out = [item.group for item in taken]
+        await run.rollouts.record(rolled_out, [item.prompt for item in taken], step=step, validation=False)
         run.rollouts.end_batch()
         groups, report = select(rolled_out, selection, seed=run.config.run.seed)
         kept += groups
@@ -291,4 +291,4 @@ async def finish(run: Run, state: RunState) -> None:
 
 
 def _summaries(groups: Sequence[Group]) -> list[TrajectorySummary]:
-    return [made.summary for group in groups for made in group.trajectories]
+    return [trajectory.summary for group in groups for trajectory in group.trajectories]

@@ -35,7 +35,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @property
     def is_computing(self) -> bool:
-        """Whether a thread has still to answer."""
+        """True while a thread has not returned."""
         return self._num_in_threads > 0
 
     def jump(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Whether the names of weights are plainly those of a whole decoder, which saves the seconds that transformers takes to say."""
+"""Quick check that weight names form a complete decoder, to avoid the seconds that transformers needs for it."""
 
 import re
 from collections import defaultdict
@@ -11,20 +11,20 @@ _HEADS = frozenset({"lm_head.weight", "score.weight"})
 
 
 def is_plainly_whole(names: Iterable[str], settings: Mapping[str, Any], *, needs_head: bool) -> bool:
-    """Return whether there is what decoders have around their layers, and of each layer the same; False says nothing.
+    """Return True if all layers have the same weights and the weights around them are complete; False means unknown.
 
-    A kind of weight that all layers lack is not seen: whoever loads the model refuses that.
+    A kind of weight that all layers lack is not detected here, but when the model is loaded.
 
     Args:
-        names: of the weights.
-        settings: the `config.json`.
-        needs_head: whether tokens are to come out of it.
+        names: names of the weights.
+        settings: contents of `config.json`.
+        needs_head: whether the model needs a language-model head.
     """
     layers: dict[int, set[str]] = defaultdict(set)
     around: set[str] = set()
     for name in names:
-        if found := _LAYER.fullmatch(name):
-            layers[int(found[1])].add(found[2])
+        if match := _LAYER.fullmatch(name):
+            layers[int(match[1])].add(match[2])
         else:
             around.add(name)
     has_head = not needs_head or "lm_head.weight" in around or settings.get("tie_word_embeddings") is True

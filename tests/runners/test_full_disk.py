@@ -11,7 +11,7 @@ from agentrl.cluster.launch import Cluster
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, DiskFullError, WorkerError
 from agentrl.guardian import MARK
-from agentrl.runners.full_disk import telling_full_disk
+from agentrl.runners.full_disk import report_full_disk
 from agentrl.runners.run import _alive, prepare
 from tests.small_disk import fill, small_disk
 
@@ -23,7 +23,7 @@ REMOTE = WorkerError("loop worker 0: raised:\nTraceback ...\nOSError: [Errno 28]
 def test_a_full_disk_is_told_with_the_folder_and_the_way_out(tmp_path: Path, error: Exception):
     with small_disk(tmp_path / "disk") as disk:
         fill(disk, leave_bytes=4096)
-        with pytest.raises(DiskFullError) as failure, telling_full_disk(disk):
+        with pytest.raises(DiskFullError) as failure, report_full_disk(disk):
             raise error
     assert str(failure.value) == (
         f"run.dir: {disk}: no space left on its disk. Make room there; the same command goes on from the last checkpoint"
@@ -32,7 +32,7 @@ def test_a_full_disk_is_told_with_the_folder_and_the_way_out(tmp_path: Path, err
 
 @pytest.mark.parametrize("error", [FULL, REMOTE])
 def test_another_disk_that_is_full_is_not_taken_for_that_of_the_run(tmp_path: Path, error: Exception):
-    with pytest.raises(type(error)) as raised, telling_full_disk(tmp_path):
+    with pytest.raises(type(error)) as raised, report_full_disk(tmp_path):
         raise error
     assert raised.value is error
 
@@ -41,7 +41,7 @@ def test_another_disk_that_is_full_is_not_taken_for_that_of_the_run(tmp_path: Pa
 def test_what_has_another_reason_or_says_where_stays_what_it_is(tmp_path: Path, error: Exception):
     with small_disk(tmp_path / "disk") as disk:
         fill(disk, leave_bytes=0)
-        with pytest.raises(type(error)) as raised, telling_full_disk(disk):
+        with pytest.raises(type(error)) as raised, report_full_disk(disk):
             raise error
     assert raised.value is error
 

@@ -98,5 +98,5 @@ def test_nothing_is_trained_on_an_engine_that_only_takes_time():
 
 
 def test_nothing_is_measured_on_an_engine_that_only_takes_time():
-    with pytest.raises(ConfigError, match="no policy writes what it gives"):
+    with pytest.raises(ConfigError, match="which writes no real text"):
         load_run_config("configs/demo.yaml", ["rollout.engine=simulated"], purpose=Purpose.EVALUATION)
