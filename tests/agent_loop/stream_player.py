@@ -145,7 +145,7 @@ async def train(
         taken = await stream.take(PROMPTS_PER_STEP, step=step)
         if count := refills(step):
             taken += await stream.take(count, step=step)
-        batches.append([made.prompt.prompt_id for made in taken])
+        batches.append([item.prompt.prompt_id for item in taken])
         await asyncio.sleep(update_s)
         player.policy_version = step
     return batches

@@ -130,7 +130,7 @@ async def test_an_engine_that_opens_again_is_filled_as_far_as_its_memory_goes_no
     assert placed(tasks) == {"p0", "p1", "p2", "p3"}
 
 
-async def test_where_the_longest_prompt_fits_no_engine_any_more_everybody_is_told():
+async def test_if_the_longest_prompt_fits_no_engine_any_more_every_waiter_fails():
     admission = make_admission(130, 130)
     admission.refuse_too_long(30)
     tasks = await enter_all(admission, ["p0", "p1", "p2"])
@@ -144,7 +144,7 @@ async def test_where_the_longest_prompt_fits_no_engine_any_more_everybody_is_tol
         await tasks["p2"]
 
 
-async def test_where_no_engine_is_left_everybody_who_waits_is_told_now_and_later():
+async def test_without_any_engine_every_present_and_later_waiter_fails():
     admission = make_admission(110)
     tasks = await enter_all(admission, ["p0", "p1", "p2"])
     admission.fail(EngineError("none is left"))

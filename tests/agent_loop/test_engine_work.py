@@ -1,4 +1,4 @@
-"""What engines computed between two looks, of counters that begin again with every new process."""
+"""Work of engines between two readings of counters, which restart with every new process."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -40,9 +40,9 @@ def work_of(*engines: Engine) -> tuple[list[Engine], EngineWork]:
 
 
 async def test_what_came_since_the_last_look_is_counted_over_all_engines():
-    (one, two), work = work_of(Engine(prefilled=100, cached=300), Engine(prefilled=100, preemptions=1))
+    (first, second), work = work_of(Engine(prefilled=100, cached=300), Engine(prefilled=100, preemptions=1))
     assert await work.metrics() == {"rollout/preemptions": 1.0, "rollout/prefix_cached_share": 0.6}
-    one.prefilled, two.cached, two.preemptions = 110, 30, 4
+    first.prefilled, second.cached, second.preemptions = 110, 30, 4
     assert await work.metrics() == {"rollout/preemptions": 3.0, "rollout/prefix_cached_share": 0.75}
 
 

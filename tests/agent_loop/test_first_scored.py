@@ -24,7 +24,7 @@ from tests.summaries import short_summary
 LOST = None
 
 
-def made_of(index: int, reward: float | None) -> TrajectoryRef:
+def ref_of(index: int, reward: float | None) -> TrajectoryRef:
     summary = short_summary(sample_index=index, reward=reward, finished_at=clock.now())
     return TrajectoryRef(summary=summary, ref=None)
 
@@ -40,20 +40,22 @@ def play(trajectories: Sequence[tuple[float, float | None]], *, wanted: int) -> 
     """Return what becomes of a group whose trajectories take so many seconds and get such rewards."""
     outcome = Outcome()
 
-    async def one(index: int, duration_s: float, reward: float | None) -> TrajectoryRef:
+    async def trajectory_task(index: int, duration_s: float, reward: float | None) -> TrajectoryRef:
         try:
             await asyncio.sleep(duration_s)
         except asyncio.CancelledError:
             outcome.cancelled.add(index)
             raise
-        return made_of(index, reward)
+        return ref_of(index, reward)
 
     async def main() -> None:
-        made = [asyncio.create_task(one(index, *trajectory)) for index, trajectory in enumerate(trajectories)]
-        group = await first_scored("p", made, wanted=wanted)
+        tasks = [
+            asyncio.create_task(trajectory_task(index, *trajectory)) for index, trajectory in enumerate(trajectories)
+        ]
+        group = await first_scored("p", tasks, wanted=wanted)
         outcome.took_s = clock.now()
-        await asyncio.wait(made)
-        outcome.group = [made.summary.sample_index for made in group.trajectories]
+        await asyncio.wait(tasks)
+        outcome.group = [ref.summary.sample_index for ref in group.trajectories]
 
     run_in_virtual_time(main())
     return outcome
@@ -78,32 +80,32 @@ def test_without_more_than_are_wanted_all_are_waited_for():
 
 
 @pytest.mark.parametrize(("wanted", "group", "took_s"), [(2, [0, 1], 2), (3, [0, 1, 2], 5)])
-def test_what_was_there_before_counts_and_has_its_place(wanted: int, group: list[int], took_s: float):
-    async def one(index: int, duration_s: float) -> TrajectoryRef:
+def test_existing_trajectories_count_and_keep_their_place(wanted: int, group: list[int], took_s: float):
+    async def trajectory_task(index: int, duration_s: float) -> TrajectoryRef:
         await asyncio.sleep(duration_s)
-        return made_of(index, 1.0)
+        return ref_of(index, 1.0)
 
     async def main() -> Group:
-        made = [asyncio.create_task(one(index, duration_s)) for index, duration_s in [(0, 2), (2, 5)]]
-        return await first_scored("p", made, wanted=wanted, finished=[made_of(1, 1.0)])
+        tasks = [asyncio.create_task(trajectory_task(index, duration_s)) for index, duration_s in [(0, 2), (2, 5)]]
+        return await first_scored("p", tasks, wanted=wanted, finished=[ref_of(1, 1.0)])
 
     async def measured() -> tuple[Group, float]:
         return await main(), clock.now()
 
-    made, ended_at = run_in_virtual_time(measured())
-    assert ([one.summary.sample_index for one in made.trajectories], ended_at) == (group, took_s)
+    group_of_first, ended_at = run_in_virtual_time(measured())
+    assert ([ref.summary.sample_index for ref in group_of_first.trajectories], ended_at) == (group, took_s)
 
 
 def test_the_trajectories_end_with_their_group():
     async def main() -> list[bool]:
-        made: list[asyncio.Task[Any]] = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
         for extra in (0, 1):
-            group = asyncio.create_task(first_scored("p", made, wanted=3 - extra))
+            group = asyncio.create_task(first_scored("p", tasks, wanted=3 - extra))
             await asyncio.sleep(1)
             group.cancel()
             await asyncio.wait([group])
-        await asyncio.wait(made)
-        return [task.cancelled() for task in made]
+        await asyncio.wait(tasks)
+        return [task.cancelled() for task in tasks]
 
     assert run_in_virtual_time(main()) == [True] * 3
 
@@ -130,7 +132,7 @@ def roll_out(*overrides: str) -> tuple[list[Group], float, dict[str, float], int
         return taken, took_s, metrics, left
 
     taken, took_s, metrics, left = run_in_virtual_time(main())
-    return [made.group for made in taken], took_s, metrics, left
+    return [item.group for item in taken], took_s, metrics, left
 
 
 def test_extra_samples_cut_the_tail_are_counted_and_leave_nothing_in_the_engines():

@@ -126,8 +126,8 @@ def play(*overrides: str) -> Simulation:
 
 def late_wait_s(simulation: Simulation) -> float:
     """Return the mean wait of a call in the second half of the trajectories."""
-    late = sorted(simulation.summaries, key=lambda made: made.finished_at)[80:]
-    return sum(made.times.judge_queue_s for made in late) / sum(made.num_tool_calls for made in late)
+    late = sorted(simulation.summaries, key=lambda summary: summary.finished_at)[80:]
+    return sum(summary.times.judge_queue_s for summary in late) / sum(summary.num_tool_calls for summary in late)
 
 
 def test_the_wait_for_a_busy_judge_becomes_short_and_the_step_takes_no_longer(busy_judge: str):

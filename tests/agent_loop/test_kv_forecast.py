@@ -45,14 +45,14 @@ def test_prompts_are_held_as_long_as_their_trajectories():
     assert peak_each(forecast, [0.0], prompt_tokens=90) == pytest.approx(490 * 2 / 3, rel=0.03)
 
 
-def test_the_short_ones_that_finish_first_are_not_taken_for_all():
+def test_the_short_ones_that_finish_first_are_not_treated_as_typical():
     half = learnt([105] * 1000, running_s=[110.0] * 1000)
     # Half of those that came as far have ended; nothing says that the others do before they must.
     assert peak_each(half, [0.0]) == pytest.approx(640 / 2, rel=0.05)
     assert peak_each(half, [115.0]) == pytest.approx(640, rel=0.05)
 
 
-def test_the_first_few_that_end_are_not_taken_for_a_rule():
+def test_the_first_few_that_end_are_not_treated_as_typical():
     assert peak_each(learnt([105] * 4), [0.0]) > 0.6 * 640
 
 

@@ -157,7 +157,7 @@ def test_where_all_are_dead_work_waits_for_the_first_that_is_back():
     played(story)
 
 
-def test_where_none_comes_back_everybody_is_told_where_to_look():
+def test_if_no_worker_comes_back_the_error_names_the_logs():
     async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
         for fake in fakes:
             die(workers, fake, 1e6)
@@ -189,9 +189,7 @@ def test_one_that_cannot_build_its_tools_is_waited_for_while_another_lives():
         assert workers.living == fakes
         die(workers, fakes[0], 250)
         die(workers, fakes[1], 250)
-        with pytest.raises(
-            WorkerError, match=r"all 2 workers died, and none came back.*127.5 s to build tools"
-        ):
+        with pytest.raises(WorkerError, match=r"all 2 workers died, and none came back.*127.5 s to build tools"):
             await workers.next()
 
     played(story)
@@ -224,12 +222,12 @@ def test_a_bug_in_the_wait_for_dead_workers_is_told_to_everybody_who_waits():
     played(story)
 
 
-def test_what_a_worker_dies_over_is_asked_of_another_that_is_told_so():
+def test_a_call_that_a_worker_died_in_is_repeated_on_another_as_a_retry():
     async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
         asked: list[tuple[Any, bool]] = []
 
-        async def call(worker: Any, again: bool) -> str:
-            asked.append((worker, again))
+        async def call(worker: Any, is_retry: bool) -> str:
+            asked.append((worker, is_retry))
             if worker is fakes[0]:
                 worker.die(10)
                 raise WorkerDiedError("agent_loop 0: its process died")
@@ -244,7 +242,7 @@ def test_what_a_worker_dies_over_is_asked_of_another_that_is_told_so():
 
 def test_a_call_that_two_workers_die_over_is_given_up():
     async def story(workers: LoopWorkers, fakes: list[FakeWorker]) -> None:
-        async def call(worker: Any, again: bool) -> None:
+        async def call(worker: Any, is_retry: bool) -> None:
             worker.die(10)
             raise WorkerDiedError(f"{worker.name}: its process died")
 

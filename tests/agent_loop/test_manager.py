@@ -154,8 +154,8 @@ def test_groups_come_in_the_order_of_the_prompts_whoever_finishes_first():
     groups, seen = run_in_virtual_time(main())
     assert [group.prompt_id for group in groups] == [prompt.prompt_id for prompt in PROMPTS]
     for group in groups:
-        assert [made.summary.sample_index for made in group.trajectories] == [0, 1, 2]
-        assert [made.ref for made in group.trajectories] == [f"ref of 7-{group.prompt_id}-{n}" for n in range(3)]
+        assert [ref.summary.sample_index for ref in group.trajectories] == [0, 1, 2]
+        assert [ref.ref for ref in group.trajectories] == [f"ref of 7-{group.prompt_id}-{n}" for n in range(3)]
     assert seen[0].prompt_id == "p5"
 
 
@@ -209,10 +209,10 @@ async def test_the_first_of_every_prompt_starts_before_the_second_of_any():
 async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     dead = FakeWorker(lambda request: WorkerDiedError("agent_loop 0: its process died"))
     groups, _ = await collect(make_manager([dead, FakeWorker()]))
-    made = [one.summary for group in groups for one in group.trajectories]
-    assert all(summary.reward == 1.0 for summary in made)
+    summaries = [ref.summary for group in groups for ref in group.trajectories]
+    assert all(summary.reward == 1.0 for summary in summaries)
     died = Failure(failure_class=FailureClass.WORKER, message="agent_loop 0: its process died")
-    assert Counter(summary.failures for summary in made) == {(died,): len(dead.begun), (): 18 - len(dead.begun)}
+    assert Counter(summary.failures for summary in summaries) == {(died,): len(dead.begun), (): 18 - len(dead.begun)}
     assert dead.begun
 
 
@@ -226,8 +226,7 @@ async def test_workers_that_died_together_cost_no_trajectory_while_another_lives
 
     gone = [Gone(lambda request: WorkerDiedError("agent_loop: its node is gone")) for _ in range(3)]
     groups, _ = await collect(make_manager([*gone, FakeWorker()]))
-    made = [one.summary for group in groups for one in group.trajectories]
-    assert all(summary.reward == 1.0 for summary in made)
+    assert all(ref.summary.reward == 1.0 for group in groups for ref in group.trajectories)
 
 
 async def test_what_a_dead_worker_has_asked_for_is_ended_in_every_engine():
@@ -244,11 +243,11 @@ async def test_a_trajectory_that_nobody_can_make_is_recorded_without_a_reward():
 
     groups, seen = await collect(make_manager([FakeWorker(play)]))
     lost = groups[2].trajectories
-    assert {made.summary.termination for made in lost} == {Termination.INFRA_ERROR}
-    assert {(made.summary.reward, made.ref.reward) for made in lost} == {(None, None)}
-    lost_by = {failure for made in lost for failure in made.ref.failures}
+    assert {ref.summary.termination for ref in lost} == {Termination.INFRA_ERROR}
+    assert {(ref.summary.reward, ref.ref.reward) for ref in lost} == {(None, None)}
+    lost_by = {failure for ref in lost for failure in ref.ref.failures}
     assert lost_by == {Failure(failure_class=FailureClass.WORKER, message="died")}
-    assert [made.ref.trajectory_id for made in lost] == [f"7-p2-{n}" for n in range(3)]
+    assert [ref.ref.trajectory_id for ref in lost] == [f"7-p2-{n}" for n in range(3)]
     assert len(seen) == 18
 
 
@@ -260,13 +259,13 @@ async def test_what_a_dead_engine_was_making_is_begun_again_on_one_that_lives_in
     await asyncio.sleep(0.001)
     dead.is_dead = True
     groups, _ = await collecting
-    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+    assert all(ref.summary.reward == 1.0 for group in groups for ref in group.trajectories)
     lost = [request for request, engine in worker.begun if engine is dead]
     assert len(lost) == 3, "nothing was begun there afterwards"
     begun = Counter(request.trajectory_id for request, _ in worker.begun)
     assert {name for name, number in begun.items() if number == 2} == {request.trajectory_id for request in lost}
     assert len({(request.trajectory_id, request.attempt) for request, _ in worker.begun}) == len(worker.begun) == 21
-    counted = count_failures(made.summary for group in groups for made in group.trajectories)
+    counted = count_failures(ref.summary for group in groups for ref in group.trajectories)
     assert {name: number for name, number in counted.items() if number} == {"failures_engine": 3}
     assert (await manager.metrics())["rollout/engine_deaths"] == 1
 
@@ -279,7 +278,7 @@ async def test_where_the_only_engine_died_everything_waits_for_the_new_one():
     groups, _ = await collect(manager)
     await manager.forget_reports()
     assert (await manager.metrics())["rollout/engine_deaths"] == 1, "as after a validation"
-    assert all(made.summary.reward == 1.0 for group in groups for made in group.trajectories)
+    assert all(ref.summary.reward == 1.0 for group in groups for ref in group.trajectories)
     assert sum(engine is dead for _, engine in worker.begun) == 4
 
 
@@ -297,7 +296,7 @@ def test_a_trajectory_that_kills_every_engine_is_given_up_alone():
 
     worker.play = play
     groups, _ = run_in_virtual_time(main())
-    failed = [made.summary for group in groups for made in group.trajectories if made.summary.reward is None]
+    failed = [ref.summary for group in groups for ref in group.trajectories if ref.summary.reward is None]
     assert [summary.trajectory_id for summary in failed] == ["7-p3-1"]
     assert [failure.failure_class for failure in failed[0].failures] == [FailureClass.ENGINE] * 4
     assert failed[0].failures[-1].message == "4 engines failed in turn, the last with: engine: its process died"
@@ -324,7 +323,7 @@ async def test_a_worker_that_dies_while_it_records_is_replaced_by_one_that_leave
     manager = make_manager(workers)
     groups, _ = await collect(manager)
     await manager.record(groups, PROMPTS, step=7, validation=False)
-    refs = tuple(made.ref for group in groups for made in group.trajectories)
+    refs = tuple(ref.ref for group in groups for ref in group.trajectories)
     assert workers[0].recorded == [(7, PROMPTS, False, False, *refs)]
     assert workers[1].recorded == [(7, PROMPTS, False, True, *refs)]
 

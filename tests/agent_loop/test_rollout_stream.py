@@ -28,14 +28,14 @@ def test_batches_follow_the_data_and_nothing_is_older_than_allowed(
     prompts: PromptDataset, max_staleness: int, seed: int
 ):
     async def main() -> list[list[str]]:
-        player, found = Player(heavy_tail(seed)), []
+        player, metrics = Player(heavy_tail(seed)), []
         refills = lambda step: random.Random(seed + step).choice([0, 0, 1, 3])  # noqa: E731
         async with streaming(player, prompts, max_staleness=max_staleness, max_concurrent_trajectories=16) as stream:
             batches = await train(stream, player, refills=refills)
-            found.append(stream.metrics())
-        assert found[0]["rollout/groups_too_old"] == 0
+            metrics.append(stream.metrics())
+        assert metrics[0]["rollout/groups_too_old"] == 0
         if max_staleness:
-            assert found[0]["rollout/staleness_max"] == max_staleness, "all that is allowed is made use of"
+            assert metrics[0]["rollout/staleness_max"] == max_staleness, "all that is allowed is made use of"
         return batches
 
     batches = run_in_virtual_time(main())
@@ -162,8 +162,8 @@ def test_what_an_engine_sampled_with_old_weights_is_rolled_out_again(prompts: Pr
             taken = await stream.take(PROMPTS_PER_STEP, step=late + 1)
             updating.cancel()
             assert stream.metrics()["rollout/groups_too_old"] == PROMPTS_PER_STEP
-        again = player.started[-PROMPTS_PER_STEP * SAMPLES :]
-        assert {name for item in taken for name in [made.ref for made in item.group.trajectories]} == set(again)
+        repeated = player.started[-PROMPTS_PER_STEP * SAMPLES :]
+        assert {name for item in taken for name in [ref.ref for ref in item.group.trajectories]} == set(repeated)
         assert len(player.started) == (late + 2) * PROMPTS_PER_STEP * SAMPLES
 
     run_in_virtual_time(main())

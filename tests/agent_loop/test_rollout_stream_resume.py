@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of rollouts ahead of the actor, in virtual time."""
+"""Saving and restoring of rollouts ahead of the actor, in virtual time."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from tests.agent_loop.stream_player import (
 
 
 @pytest.mark.parametrize("killed_at", [1, 2, 5, 9])
-def test_a_killed_run_goes_on_with_what_was_in_hand(prompts: PromptDataset, tmp_path: Path, killed_at: int):
+def test_a_killed_run_resumes_with_what_was_in_hand(prompts: PromptDataset, tmp_path: Path, killed_at: int):
     """The checkpoint of step `killed_at`, and then a new process."""
 
     async def first() -> tuple[list[list[str]], set[str]]:
@@ -102,9 +102,9 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
             taken = await stream.take(PROMPTS_PER_STEP, step=2)
         assert len(player.started) == PROMPTS_PER_STEP
         assert all(map(is_slow, player.started))
-        for made in taken:
-            refs = [one.ref for one in made.group.trajectories]
-            assert refs == [f"2-{made.prompt.prompt_id}-{sample}" for sample in range(SAMPLES)]
+        for item in taken:
+            refs = [ref.ref for ref in item.group.trajectories]
+            assert refs == [f"2-{item.prompt.prompt_id}-{sample}" for sample in range(SAMPLES)]
 
     run_in_virtual_time(first())
     run_in_virtual_time(resumed())
@@ -113,10 +113,10 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
     assert kept[0] == kept[1]
 
 
-def test_what_is_in_hand_of_prompts_that_are_others_by_now_is_rolled_out_anew(
+def test_pending_groups_of_prompts_that_have_changed_are_rolled_out_again(
     prompts: PromptDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """As in a run that began with a version in which prompts had other ids."""
+    """The case of a run started by a version that gave prompts other ids."""
 
     async def first() -> None:
         player = Player(lambda name: 50.0 if name == slow else 1.0)
@@ -131,9 +131,9 @@ def test_what_is_in_hand_of_prompts_that_are_others_by_now_is_rolled_out_anew(
         async with streaming(player, others, num_steps=2, max_staleness=1) as stream:
             await stream.restore(tmp_path / "first", source="checkpoint")
             taken = await stream.take(PROMPTS_PER_STEP, step=2)
-        for made in taken:
-            assert made.group.prompt_id == made.prompt.prompt_id
-            assert all(one.summary.prompt_id == made.prompt.prompt_id for one in made.group.trajectories)
+        for item in taken:
+            assert item.group.prompt_id == item.prompt.prompt_id
+            assert all(ref.summary.prompt_id == item.prompt.prompt_id for ref in item.group.trajectories)
         return player.started
 
     slow = f"2-{prompts.at(PROMPTS_PER_STEP).prompt_id}-1"  # so that one group is not whole

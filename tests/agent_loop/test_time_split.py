@@ -1,4 +1,4 @@
-"""Where the wall time of trajectories goes: on the virtual clock, so that the parts must add up to the last microsecond."""
+"""Split of the wall time of trajectories, on the virtual clock, so that the parts must add up to the microsecond."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ tools:
   - class_name: agentrl.tools.simulated_tool.SimulatedTool
     config: {num_slots: 1}
 """
-"""So few slots that calls queue: one per worker."""
+"""Slots of the judge, so few that calls queue: one per worker."""
 
 
 @pytest.fixture(scope="module")

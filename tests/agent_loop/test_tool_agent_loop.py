@@ -150,7 +150,7 @@ async def test_only_sampled_tokens_are_in_the_mask(stage: Stage):
     assert sampled == replies[0] + replies[1]
 
 
-async def test_a_malformed_call_is_answered_with_the_error_and_the_policy_may_go_on(stage: Stage):
+async def test_a_malformed_call_is_answered_with_the_error_and_the_policy_may_continue(stage: Stage):
     engine = ScriptedEngine([stage.ids("<tool_call>{oops}</tool_call>"), stage.call("a"), stage.ids("done")])
     trajectory = await stage.play(engine)
     first, second = trajectory.tool_results
@@ -227,7 +227,7 @@ async def test_an_engine_failure_is_raised_not_scored(stage: Stage):
         await stage.play(ScriptedEngine([EngineError("gone")]))
 
 
-async def test_what_an_engine_ended_unasked_is_no_truncated_answer(stage: Stage):
+async def test_a_reply_that_an_engine_aborted_early_is_no_truncated_answer(stage: Stage):
     half = Completion(
         token_ids=stage.ids("I think"), logprobs=[-0.1] * 8, finish_reason=FinishReason.ABORT, version_spans=((0, 0),)
     )
@@ -304,11 +304,11 @@ async def test_an_engine_that_gives_no_token_is_an_error_not_an_endless_loop(sta
 
 async def test_sampling_seeds_depend_on_run_step_prompt_sample_and_turn_only(stage: Stage):
     first = ScriptedEngine([stage.call("a"), stage.ids("done")])
-    again = ScriptedEngine([stage.call("a"), stage.ids("done")])
+    second = ScriptedEngine([stage.call("a"), stage.ids("done")])
     await stage.play(first)
-    await stage.play(again)
+    await stage.play(second)
     seeds = [call.params.seed for call in first.calls]
-    assert seeds == [call.params.seed for call in again.calls]
+    assert seeds == [call.params.seed for call in second.calls]
     assert len(set(seeds)) == 2
     assert turn_seed("0/1-p0-0", 0) != turn_seed("0/1-p0-1", 0)
 

@@ -64,14 +64,18 @@ def test_the_world_gets_every_retry_and_refused_data_none():
 
 
 def test_an_unexpected_exception_is_tried_again_until_the_same_comes_back():
-    """In other words even, because it may quote what the policy wrote."""
-    first, again, other = raised("ValueError at r.py:3", "abc"), raised("ValueError at r.py:3", "x"), raised("KeyError")
+    """The messages may differ, because they may quote the policy's text."""
+    first, repeated, other = (
+        raised("ValueError at r.py:3", "abc"),
+        raised("ValueError at r.py:3", "x"),
+        raised("KeyError"),
+    )
     assert should_retry([first], max_retries=9)
     assert should_retry([first, other], max_retries=9)
-    assert not should_retry([first, other, again], max_retries=9)
+    assert not should_retry([first, other, repeated], max_retries=9)
 
 
-def test_an_episode_that_the_judge_failed_is_played_again_with_its_seed_so_that_no_tool_users_are_weeded_out():
+def test_an_episode_that_the_judge_failed_is_retried_with_its_seed_so_that_tool_users_are_not_filtered_out():
     engine = Failure(failure_class=FailureClass.ENGINE, message="gone")
     assert seed_suffix([]) == seed_suffix([JUDGE, JUDGE]) == ""
     assert seed_suffix([engine]) == seed_suffix([JUDGE, engine, JUDGE]) == "-retry1"

@@ -393,12 +393,12 @@ async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_
 ):
     worker, file = make_worker(model_path, tmp_path), tmp_path / "000000007.jsonl"
     answers = [answer(tokenizer, "<answer>42</answer>"), answer(tokenizer, "<answer>41</answer>")]
-    made = [(await worker.run(REQUEST, ScriptedEngine([one])))[1] for one in answers]
-    digest = await worker.save_group(file, *made)
+    trajectories = [(await worker.run(REQUEST, ScriptedEngine([completion])))[1] for completion in answers]
+    digest = await worker.save_group(file, *trajectories)
     source, content = "runs/a/step_000020/rollouts", file.read_bytes()
     summaries, *read = await worker.load_group(file, 2, digest, source)
     assert [summary.reward for summary in summaries] == [1.0, 0.0]
-    assert [one.token_ids for one in read] == [one.token_ids for one in made]
+    assert [item.token_ids for item in read] == [item.token_ids for item in trajectories]
     for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"token_ids", b"\xff\xff\xff"), b""):
         file.write_bytes(damaged)
         with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` cannot be read"):
@@ -466,7 +466,7 @@ async def test_a_blocked_event_loop_is_measured_and_the_call_named(
     await worker.aclose()
 
 
-async def test_the_time_of_failed_episodes_and_of_the_reward_is_told_apart_from_that_of_the_trajectory(
+async def test_the_time_of_failed_episodes_and_of_the_reward_is_counted_apart_from_that_of_the_trajectory(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
     worker = make_worker(model_path, tmp_path, reward={"pause_s": 0.1, "judge_waits_s": [0.04, 0.06]})

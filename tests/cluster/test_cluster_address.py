@@ -67,7 +67,7 @@ JOIN = "import sys; from agentrl.cluster.joining import join; join(sys.argv[1], 
 
 
 @pytest.mark.ray
-def test_a_cluster_that_asks_for_a_token_is_told_from_a_machine_that_has_none(local_ray: Path, tmp_path: Path):
+def test_a_cluster_that_needs_a_token_is_distinguished_from_a_machine_without_one(local_ray: Path, tmp_path: Path):
     address = ray.get_runtime_context().gcs_address
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (

@@ -231,7 +231,7 @@ def test_where_no_engine_has_room_the_run_ends_with_the_reason():
     assert "no place for it" in str(failure)
 
 
-def test_an_engine_that_hangs_in_its_first_start_is_taken_for_dead():
+def test_an_engine_that_hangs_in_its_first_start_is_treated_as_dead():
     async def story() -> None:
         fleet = EngineFleet(lambda index: cast(Any, FakeEngine(index, start_s=math.inf)), num_engines=2)
         with pytest.raises(WorkerDiedError, match="has not started in 1800 s, and is treated as dead"):

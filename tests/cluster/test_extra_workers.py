@@ -111,7 +111,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
     worker.kill()
 
 
-async def test_a_worker_that_is_being_built_again_is_not_taken_for_one_that_hangs(
+async def test_a_worker_that_is_being_built_again_is_not_mistaken_for_one_that_hangs(
     local_ray: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(extra_workers, "_SILENT_S", 0.5)

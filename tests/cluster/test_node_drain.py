@@ -159,7 +159,7 @@ def test_where_ray_does_not_answer_it_is_asked_again():
     assert "open 1" in played(story).dispatcher.events
 
 
-def test_the_watch_ends_when_nobody_asks_ray_any_more():
+def test_the_watch_ends_when_ray_is_no_longer_used():
     may_answer, has_answered = threading.Event(), threading.Event()
 
     async def main() -> None:

@@ -90,7 +90,7 @@ def holds_judge(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_judge_that_is_killed_or_whose_worker_is_is_back_at_its_address_with_its_token(
+async def test_a_judge_is_back_at_its_address_with_its_token_after_it_or_its_worker_is_killed(
     local_ray: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "agentrl.cluster.node_judges")

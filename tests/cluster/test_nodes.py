@@ -101,7 +101,7 @@ def place(nodes: Nodes, *workers: Waiting) -> Coroutine[Any, Any, None]:
     return nodes.until_placed(handles, needs="CPU 2")
 
 
-def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(caplog: pytest.LogCaptureFixture):
+def test_nodes_that_leave_and_join_are_logged_and_those_that_left_are_counted(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         world.nodes = {"a": HEAD}
         await asyncio.sleep(10)
@@ -119,7 +119,7 @@ def test_nodes_that_leave_and_join_are_told_and_those_that_left_are_counted(capl
 
 
 @pytest.mark.parametrize(("silent_s", "is_told"), [(14, False), (16, True)])
-def test_a_head_of_ray_that_says_nothing_is_told_before_ray_ends_the_process(
+def test_a_silent_ray_head_is_reported_before_ray_ends_the_process(
     caplog: pytest.LogCaptureFixture, silent_s: int, is_told: bool
 ):
     async def story(world: World, nodes: Nodes) -> None:
@@ -145,7 +145,7 @@ def test_a_head_of_ray_that_says_nothing_is_told_before_ray_ends_the_process(
     assert [message.startswith(said) for message in told_in(caplog)] == [True] * is_told
 
 
-def test_a_head_of_ray_whose_answer_this_process_was_too_busy_to_see_is_not_said_to_be_silent(
+def test_a_ray_head_is_not_reported_as_silent_if_this_process_was_too_busy_for_its_answer(
     caplog: pytest.LogCaptureFixture,
 ):
     async def story(world: World, nodes: Nodes) -> None:
@@ -158,7 +158,7 @@ def test_a_head_of_ray_whose_answer_this_process_was_too_busy_to_see_is_not_said
     assert told_in(caplog) == []
 
 
-def test_who_waits_for_room_is_told_again_and_again_with_what_there_is(caplog: pytest.LogCaptureFixture):
+def test_a_wait_for_resources_is_logged_repeatedly_with_what_is_available(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         await place(nodes, Waiting("actor 0", 1), Waiting("actor 1", 200))
 
@@ -195,7 +195,7 @@ def lacking_for(wait_s: float) -> Callable[[], str | None]:
     return lambda: "a pool lacks a node" if clock.now() < since + wait_s else None
 
 
-def test_who_has_room_and_starts_slowly_is_told_so_and_is_no_wait_for_room(caplog: pytest.LogCaptureFixture):
+def test_a_slow_start_is_logged_as_one_and_not_as_a_wait_for_resources(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         await place(nodes, Waiting("actor 0", 1, build_s=1200), Waiting("actor 1", 1))
 
@@ -227,7 +227,7 @@ def test_that_ray_does_not_always_say_where_a_process_is_keeps_no_class_from_bei
     assert played(story)["cluster/room_wait_s"] == 0
 
 
-def test_whose_node_leaves_while_it_is_built_waits_for_room_again(caplog: pytest.LogCaptureFixture):
+def test_a_process_whose_node_leaves_during_its_start_waits_for_resources_again(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         with pytest.raises(InsufficientResourcesError, match=r"`actor 0`: no room in 1000 s"):
             await place(nodes, Waiting("actor 0", 1, build_s=9999, loses_after_s=100))
@@ -248,7 +248,7 @@ def test_who_finds_no_room_for_too_long_ends_the_wait_with_the_reason():
     played(story)
 
 
-def test_who_is_waited_for_no_longer_has_been_told_so_when_the_wait_ends():
+def test_the_end_of_a_wait_is_logged_before_the_wait_returns():
     async def story(world: World, nodes: Nodes) -> None:
         worker = Waiting("actor 0", 2000)
         with pytest.raises(InsufficientResourcesError):
@@ -285,7 +285,7 @@ def test_nodes_lost_are_counted_through_all_stages_of_a_run():
     assert run_in_virtual_time(main()) == [1, 2]
 
 
-def test_a_node_that_leaves_between_two_starts_is_counted_and_a_ray_started_anew_has_lost_none():
+def test_a_node_that_leaves_between_two_starts_is_counted_and_a_restarted_ray_has_lost_none():
     history, world = RunHistory(), World()
 
     async def start(nodes_now: Mapping[str, Node]) -> float:
@@ -308,7 +308,7 @@ def test_who_dies_at_its_place_is_not_waited_for():
     assert played(story)["cluster/room_wait_s"] == pytest.approx(20, abs=LOOK_S)
 
 
-def test_room_that_the_nodes_lack_is_waited_for_and_told_again_and_again(caplog: pytest.LogCaptureFixture):
+def test_missing_resources_of_nodes_are_waited_for_and_logged_repeatedly(caplog: pytest.LogCaptureFixture):
     async def story(world: World, nodes: Nodes) -> None:
         since = clock.now()
         await nodes.until_room(lacking_for(100))

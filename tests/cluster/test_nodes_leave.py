@@ -88,7 +88,7 @@ def net() -> Iterator[Network]:
         yield machines
 
 
-def test_a_run_waits_for_the_machine_that_it_needs_and_goes_on_without_one_that_it_does_not(
+def test_a_run_waits_for_the_machine_that_it_needs_and_continues_without_one_that_it_does_not(
     net: Network, tmp_path: Path
 ):
     head, other = net.add(), net.add()

@@ -21,7 +21,7 @@ async def test_a_bug_in_a_watch_is_logged_at_once_and_what_goes_on_beside_it_goe
         assert warning.exc_info[0] is ZeroDivisionError
 
 
-async def test_the_end_of_a_watch_with_its_context_is_none(caplog: pytest.LogCaptureFixture):
+async def test_the_end_of_a_watch_with_its_context_is_no_error(caplog: pytest.LogCaptureFixture):
     async with watching(asyncio.sleep(1000), what="nodes"):
         await asyncio.sleep(0.01)
     assert not caplog.records

@@ -37,5 +37,5 @@ def test_each_version_came_once_over_the_network_however_many_engines_are_there(
     assert saw["received"] == 2 * 4 * NUM_ELEMENTS
 
 
-def test_what_is_gone_with_its_node_is_told_as_lost_to_whoever_asks(saw: dict[str, Any]):
+def test_data_lost_with_its_node_is_reported_as_lost_to_every_reader(saw: dict[str, Any]):
     assert (saw["fetched"], saw["passed_on"]) == ("lost", "lost")

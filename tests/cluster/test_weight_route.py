@@ -227,7 +227,7 @@ def test_an_actor_that_does_not_gather_its_weights_is_dead_where_a_rank_is_silen
     run_in_virtual_time(story())
 
 
-def test_the_most_memory_is_told_by_phase_of_the_process_that_had_most():
+def test_the_most_memory_is_reported_by_phase_of_the_process_that_had_most():
     async def story() -> dict[str, float]:
         world = World(num_engines=2)
         await world.step(1)

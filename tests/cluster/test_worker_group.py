@@ -134,13 +134,13 @@ async def test_an_error_ends_the_group_so_that_no_rank_hangs(group: WorkerGroup)
         await group.all("echo")
 
 
-async def test_where_a_rank_dies_the_death_is_told_and_not_what_the_others_say_of_it(group: WorkerGroup):
+async def test_the_death_of_a_rank_is_reported_and_not_the_errors_of_the_others(group: WorkerGroup):
     pids = [pid for pid, _ in await group.all("echo")]
     with pytest.raises(ModelDiedError, match="echo 2: its process died"):
         await group.each("die_on", [(rank, 2, pids[2]) for rank in range(3)])
 
 
-async def test_a_rank_that_hangs_is_taken_for_dead_and_the_group_ends(
+async def test_a_rank_that_hangs_is_treated_as_dead_and_the_group_ends(
     group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(worker_group, "_ASK_EVERY_S", 0.2)

@@ -1,4 +1,4 @@
-"""The smallest config that loads, and what a change of it is refused with."""
+"""The smallest config that loads, and the message that refuses a change of it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What of the section `actor` contradicts itself, or needs what is not there."""
+"""Contradictions in the section `actor`, and settings that need a missing package or device."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a first config need not say: files by a pattern, and how many trajectories are kept."""
+"""Values that a config may leave out: files by a pattern, and the number of kept trajectories."""
 
 from pathlib import Path
 

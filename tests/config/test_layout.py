@@ -29,7 +29,7 @@ def test_without_pools_the_reference_lives_with_the_actor_and_engines_apart():
         rollout=RolloutSection(num_engines=3),
         algorithm=AlgorithmSection(kl_coefficient=0.1),
     )
-    assert [(one.role, one.num_processes, one.pool) for one in layout(config)] == [
+    assert [(placement.role, placement.num_processes, placement.pool) for placement in layout(config)] == [
         ("actor_ref", 4, None),
         ("rollout", 3, None),
     ]
@@ -37,7 +37,7 @@ def test_without_pools_the_reference_lives_with_the_actor_and_engines_apart():
 
 def test_with_lora_the_actor_is_the_reference_too():
     config = RunConfig(actor=ActorSection(lora=LoraSection(rank=4)), algorithm=AlgorithmSection(kl_coefficient=0.1))
-    assert [one.role for one in layout(config)] == ["actor", "rollout"]
+    assert [placement.role for placement in layout(config)] == ["actor", "rollout"]
 
 
 def test_without_pools_a_critic_and_a_reward_model_live_with_the_actor():
@@ -45,15 +45,15 @@ def test_without_pools_a_critic_and_a_reward_model_live_with_the_actor():
         algorithm=AlgorithmSection(advantage="gae", kl_coefficient=0.1),
         reward=RewardSection(model=RewardModelSection(path="judge")),
     )
-    assert [one.role for one in layout(config)] == ["actor_ref_critic_reward", "rollout"]
+    assert [placement.role for placement in layout(config)] == ["actor_ref_critic_reward", "rollout"]
 
 
 def test_a_critic_and_a_reward_model_go_with_the_actor_or_to_pools_of_their_own(tmp_path: Path):
     models = ["algorithm.advantage=gae", "reward.model.path=y", "algorithm.selection.drop_equal_reward=false"]
     together = load(tmp_path, "pools: {a: {num_processes: 2}}, roles: {actor_rollout_critic_reward: a}", *models)
-    assert [one.role for one in layout(together)] == ["actor_rollout_critic_reward"]
+    assert [placement.role for placement in layout(together)] == ["actor_rollout_critic_reward"]
     apart = load(tmp_path, f"{POOLS}, roles: {{actor_rollout: main, critic: aside, reward: aside}}", *models)
-    assert [(one.role, one.pool) for one in layout(apart)] == [
+    assert [(placement.role, placement.pool) for placement in layout(apart)] == [
         ("critic", "aside"),
         ("reward", "aside"),
         ("actor_rollout", "main"),
@@ -67,7 +67,11 @@ def test_roles_go_to_their_pools_with_the_engines_last():
             roles={"rollout": "aside", "actor": "main", "ref": "aside"},
         )
     )
-    assert [(one.role, one.num_processes) for one in layout(config)] == [("actor", 2), ("ref", 3), ("rollout", 3)]
+    assert [(placement.role, placement.num_processes) for placement in layout(config)] == [
+        ("actor", 2),
+        ("ref", 3),
+        ("rollout", 3),
+    ]
 
 
 def test_the_numbers_of_ranks_and_engines_are_those_of_their_pools(tmp_path: Path):
@@ -254,7 +258,7 @@ def test_an_engine_has_only_its_share_of_the_gpus_of_a_pool_that_others_are_in(t
         ("{a: {num_processes: 2}}", "a", False),
     ],
 )
-def test_vllm_on_the_gpus_of_the_models_must_be_told_the_size_of_its_cache(
+def test_vllm_on_the_gpus_of_the_models_needs_the_size_of_its_cache(
     tmp_path: Path, pools: str, engines: str, is_refused: bool
 ):
     engine, _, other = engines.partition(", ")
@@ -325,7 +329,7 @@ def test_a_share_of_a_gpu_is_more_than_half_of_what_the_roles_before_have_left(n
     shares = gpu_shares(1, num_roles)
     left = [1 - sum(shares[:number]) for number in range(num_roles)]
     assert sum(shares) == pytest.approx(1)
-    assert all(2 * share > there for share, there in zip(shares, left, strict=True))
+    assert all(2 * share > remaining for share, remaining in zip(shares, left, strict=True))
 
 
 def test_the_roles_of_a_pool_are_in_the_order_in_which_they_start_with_the_engines_last():

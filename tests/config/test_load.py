@@ -192,15 +192,15 @@ def test_the_run_directory_is_named_after_the_config(config_file: Path, monkeypa
 
 
 def test_a_relative_path_is_looked_up_next_to_the_config_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    beside, here = tmp_path / "configs", tmp_path / "here"
-    for folder in (beside, here):
+    beside, working_folder = tmp_path / "configs", tmp_path / "here"
+    for folder in (beside, working_folder):
         folder.mkdir()
         (folder / "train.jsonl").write_text("")
-    (here / "only_here.jsonl").write_text("")
-    monkeypatch.chdir(here)
+    (working_folder / "only_here.jsonl").write_text("")
+    monkeypatch.chdir(working_folder)
     config_file = beside / "run.yaml"
     assert resolve_path("train.jsonl", config_file=config_file) == str(beside / "train.jsonl")
-    assert resolve_path("only_here.jsonl", config_file=config_file) == str(here / "only_here.jsonl")
+    assert resolve_path("only_here.jsonl", config_file=config_file) == str(working_folder / "only_here.jsonl")
     assert resolve_path("org/model-on-a-hub", config_file=config_file) == "org/model-on-a-hub"
 
 

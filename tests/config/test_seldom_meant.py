@@ -55,7 +55,7 @@ def test_the_default_bound_of_a_critic_is_no_reason_to_warn():
     assert warnings(*GAE) == []
 
 
-def test_tokens_of_earlier_policies_that_are_learnt_from_as_they_are_are_warned_of():
+def test_tokens_of_older_policies_without_a_correction_are_warned_of():
     [warning] = warnings("rollout.max_staleness=3")
     assert warning.startswith("`rollout.max_staleness` is 3, and `algorithm.rollout_correction.method` is `none`")
     assert warnings("rollout.max_staleness=3", "algorithm.rollout_correction.method=truncate") == []

@@ -60,7 +60,7 @@ def test_positions_beyond_those_named_before_yarn_are_computed(save_model: Calla
     torch.testing.assert_close(logits[0], reference(str(folder), 0, 128), atol=1e-5, rtol=1e-5)
 
 
-def test_the_attention_of_cudnn_is_off_since_it_plans_anew_for_every_length(save_model: Callable[..., str]) -> None:
+def test_the_attention_of_cudnn_is_off_because_it_replans_for_every_length(save_model: Callable[..., str]) -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     load(save_model())
     assert not torch.backends.cuda.cudnn_sdp_enabled()

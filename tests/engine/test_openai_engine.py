@@ -309,7 +309,7 @@ async def test_no_more_requests_are_open_than_trajectories_may_run(server: OpenA
     assert server.max_running == 3
 
 
-async def test_the_load_is_told(server: OpenAIServer, start_engine: StartEngine):
+async def test_the_load_is_reported(server: OpenAIServer, start_engine: StartEngine):
     engine = await start_engine(server, max_concurrent_trajectories=1, max_tokens=30)
     server.script = slowly()
     asked = [asyncio.create_task(generate(engine, name=f"r{index}")) for index in range(3)]

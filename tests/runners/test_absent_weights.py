@@ -96,7 +96,7 @@ def test_a_critic_needs_no_head_and_all_the_rest(tmp_path: Path):
         open_model(ModelSection(path=str(folder)), needs_head=False)
 
 
-def test_names_that_a_compiled_model_was_saved_under_are_told(tmp_path: Path):
+def test_names_that_a_compiled_model_was_saved_under_are_reported(tmp_path: Path):
     folder = renamed(saved(tmp_path), lambda name: f"_orig_mod.{name}")
     with pytest.raises(ConfigError, match=r"and 22 more, which .* and has `_orig_mod\.lm_head.* does not know"):
         check(folder)
@@ -196,7 +196,7 @@ def test_a_classifier_that_cannot_be_loaded_is_refused_with_its_key(tmp_path: Pa
         load_classifier(str(folder))
 
 
-def test_a_config_that_transformers_chokes_on_is_told_in_one_line(tmp_path: Path):
+def test_a_config_that_transformers_chokes_on_is_reported_in_one_line(tmp_path: Path):
     folder = saved(tmp_path)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"hidden_act": "no_such"}))

@@ -48,7 +48,7 @@ def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
     assert reopened.read(10, "actor/weights", bytes) == b"weights of 10"
 
 
-def test_a_checkpoint_of_before_stages_had_positions_is_read(tmp_path: Path):
+def test_a_checkpoint_without_positions_of_stages_is_read(tmp_path: Path):
     store = CheckpointStore(str(tmp_path))
     write(store, 9)
     file = tmp_path / "step_000009" / "state.json"
@@ -103,7 +103,7 @@ def test_a_folder_of_files_goes_in_and_comes_out(url: str, tmp_path: Path):
     }
 
 
-def test_whose_checkpoints_they_are_is_written_down(url: str):
+def test_the_owner_of_checkpoints_is_written(url: str):
     store = CheckpointStore(url)
     assert store.owner() is None
     assert store.inputs() is None
@@ -113,7 +113,7 @@ def test_whose_checkpoints_they_are_is_written_down(url: str):
     assert steps(store) == []
 
 
-def test_a_bucket_with_another_name_is_told_and_not_made(bucket: str):
+def test_a_bucket_with_another_name_is_reported_and_not_created(bucket: str):
     store = CheckpointStore("s3://typo/run")
     for write_first in (store.take_over, lambda: store.claim(b"", b"")):
         with pytest.raises(

@@ -47,7 +47,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line():
     assert process.returncode == 130
 
 
-def test_what_is_left_of_a_stopped_command_is_told_as_it_says(capsys: pytest.CaptureFixture[str]):
+def test_the_remaining_errors_of_a_stopped_command_are_reported(capsys: pytest.CaptureFixture[str]):
     async def command() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(10)

@@ -202,7 +202,7 @@ def test_a_damaged_checkpoint_is_not_in_the_way_of_another_one(run: LiveRun, cal
 
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 65536])
-def test_a_full_disk_is_told_in_one_line_and_nothing_half_written_stays(
+def test_a_full_disk_is_reported_in_one_line_and_nothing_half_written_stays(
     run: LiveRun, called: Called, tmp_path: Path, leave_bytes: int
 ):
     with small_disk(tmp_path / "disk") as disk:
@@ -217,7 +217,9 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_half_written_stays(
         assert [path.name for path in disk.iterdir()] == ["fill"]
 
 
-def test_a_checkpoint_that_the_run_has_deleted_meanwhile_is_told_from_a_damaged_one(run: LiveRun, tmp_path: Path):
+def test_a_checkpoint_that_the_run_has_deleted_meanwhile_is_distinguished_from_a_damaged_one(
+    run: LiveRun, tmp_path: Path
+):
     store = RunDirectory(run.config()).checkpoints
     with pytest.raises(CheckpointError, match=r"step_000009: the run, which goes on, has deleted it meanwhile"):
         export._export_from(store, 9, run.config(), tmp_path / "out")

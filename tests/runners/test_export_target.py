@@ -25,7 +25,7 @@ def test_a_file_url_is_a_folder(tmp_path: Path):
     assert place_of("s3://bucket/out") == "s3://bucket/out"
 
 
-def test_a_file_of_the_model_that_cannot_be_read_is_not_taken_for_one_that_cannot_be_written(tmp_path: Path):
+def test_a_file_of_the_model_that_cannot_be_read_is_not_mistaken_for_one_that_cannot_be_written(tmp_path: Path):
     with (
         pytest.raises(ConfigError, match=r"^model\.path: a file of it cannot be read: .*/models/a/tokenizer\.json"),
         written_whole(str(tmp_path / "out")),
@@ -55,7 +55,7 @@ def test_a_file_of_the_model_may_be_named_in_bytes_and_a_descriptor_is_none(tmp_
             raise OSError(errno.EIO, "Input/output error", file)
 
 
-def test_an_empty_folder_on_which_a_disk_is_mounted_is_told_with_the_way_out(tmp_path: Path):
+def test_an_empty_folder_on_which_a_disk_is_mounted_is_reported_with_the_way_out(tmp_path: Path):
     with small_disk(tmp_path / "disk"):
         with (
             pytest.raises(
@@ -84,9 +84,7 @@ def test_a_second_export_to_the_same_folder_is_refused_and_takes_nothing_from_th
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-def test_where_a_file_system_has_no_locks_an_export_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-):
+def test_an_export_works_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     def refuse(*_: object) -> None:
         raise OSError(number, "not here")
 
@@ -196,7 +194,7 @@ def test_the_file_that_makes_a_folder_a_model_is_put_last_and_folders_go_as_well
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EDQUOT, "Disk quota exceeded"), KeyboardInterrupt()])
-def test_what_has_been_put_is_taken_back_when_a_later_file_fails_or_nobody_waits_for_it(
+def test_uploaded_files_are_removed_when_a_later_file_fails_or_the_export_is_cancelled(
     policy: Path, failure: BaseException
 ):
     store = Store(fails_at="bucket/policy/model.safetensors", failure=failure)
@@ -205,7 +203,7 @@ def test_what_has_been_put_is_taken_back_when_a_later_file_fails_or_nobody_waits
     assert store.holds == []
 
 
-def test_a_store_that_does_not_answer_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_does_not_answer_is_reported_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with object_store() as bucket:
         written = written_whole(f"{bucket}/unreachable")  # its address is taken from the environment when it is entered
@@ -251,7 +249,7 @@ def test_a_policy_is_put_into_no_bucket_that_has_to_be_made():
         assert fsspec.filesystem("s3").ls("") == [bucket.removeprefix("s3://")]
 
 
-def test_a_disk_without_room_on_the_way_to_a_store_is_told_as_that_and_nothing_is_put():
+def test_a_full_disk_on_the_way_to_a_store_is_reported_and_nothing_is_put():
     with object_store() as bucket:
         url = f"{bucket}/without_room"
         with (

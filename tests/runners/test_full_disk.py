@@ -20,7 +20,7 @@ REMOTE = WorkerError("loop worker 0: raised:\nTraceback ...\nOSError: [Errno 28]
 
 
 @pytest.mark.parametrize("error", [FULL, REMOTE, ExceptionGroup("two", [ValueError("other"), REMOTE])])
-def test_a_full_disk_is_told_with_the_folder_and_the_way_out(tmp_path: Path, error: Exception):
+def test_a_full_disk_is_reported_with_the_folder_and_the_way_out(tmp_path: Path, error: Exception):
     with small_disk(tmp_path / "disk") as disk:
         fill(disk, leave_bytes=4096)
         with pytest.raises(DiskFullError) as failure, report_full_disk(disk):
@@ -31,7 +31,7 @@ def test_a_full_disk_is_told_with_the_folder_and_the_way_out(tmp_path: Path, err
 
 
 @pytest.mark.parametrize("error", [FULL, REMOTE])
-def test_another_disk_that_is_full_is_not_taken_for_that_of_the_run(tmp_path: Path, error: Exception):
+def test_another_disk_that_is_full_is_not_mistaken_for_that_of_the_run(tmp_path: Path, error: Exception):
     with pytest.raises(type(error)) as raised, report_full_disk(tmp_path):
         raise error
     assert raised.value is error

@@ -11,7 +11,7 @@ from tests.runners.run_process import SMALL, finish_run, metrics
 pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
-def test_a_run_that_goes_on_reports_lost_trajectories_once_and_keeps_that_in_its_result(tmp_path: Path):
+def test_a_run_that_resumes_reports_lost_trajectories_once_and_keeps_that_in_its_result(tmp_path: Path):
     run_dir = tmp_path / "run"
     arguments = [*SMALL, "checkpoint.every_steps=1"]
     finish_run(run_dir, *arguments, "run.num_steps=1", timeout_s=280)

@@ -173,7 +173,7 @@ def test_the_gpus_of_another_machine_are_those_that_the_config_says():
     assert device.capacity_bytes == 24 * GIB
 
 
-def test_what_fits_is_told_in_one_line_and_what_does_not_is_refused_with_the_keys(tmp_path: Path):
+def test_what_fits_is_reported_in_one_line_and_what_does_not_is_refused_with_the_keys(tmp_path: Path):
     [line] = check_memory(config_of(), HOST).notes
     assert line.startswith("memory (estimate), this machine: 0.0")
     with pytest.raises(ConfigError, match=r"this machine: .* of 0.0 GiB.*cannot fit: take `actor\.lora` or [^,]*\.$"):

@@ -25,7 +25,7 @@ def ranks_of(processes: Sequence[psutil.Process], kind: str) -> list[psutil.Proc
     return ranks
 
 
-def test_a_run_whose_rank_is_killed_starts_its_models_again_and_reaches_its_end(tmp_path: Path):
+def test_a_run_whose_rank_is_killed_restarts_its_models_and_reaches_its_end(tmp_path: Path):
     overrides = [*SMALL, "checkpoint.every_steps=1", "checkpoint.keep_last=9", "run.num_steps=3", *TOGETHER]
     with running(tmp_path / "run", *overrides) as run:
         run.wait_for_step(1, timeout_s=600)

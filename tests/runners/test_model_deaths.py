@@ -67,7 +67,7 @@ async def play(*deaths: tuple[int, Exception]) -> FakeRun:
     return run
 
 
-async def test_a_run_goes_on_from_its_checkpoint_after_every_death():
+async def test_a_run_resumes_from_its_checkpoint_after_every_death():
     run = await play(died(0), died(0), died(2), died(2), died(2), died(4))
     assert (run.step, run.num_restarts) == (5, 6)
     assert run.num_renewals == 6, "engines that live with the models come back with them"

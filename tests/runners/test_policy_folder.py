@@ -24,7 +24,7 @@ def write(policy: PolicyFolder, content: str) -> None:
     (folder / "config.json").write_text(content)
 
 
-def test_the_policy_of_a_run_is_whole_or_that_of_before(policy: PolicyFolder):
+def test_the_policy_of_a_run_is_complete_or_the_previous_one(policy: PolicyFolder):
     (policy.begin() / "adapter").mkdir(parents=True)
     write(policy, "first")  # the one before was killed
     policy.take()
@@ -92,7 +92,7 @@ def test_a_file_in_the_place_of_the_policy_is_replaced_however_often(policy: Pol
         assert [file.name for file in policy.path.parent.iterdir()] == ["policy"]
 
 
-def test_what_a_link_in_the_place_of_the_new_policy_names_is_neither_taken_for_it_nor_removed(
+def test_the_target_of_a_link_in_the_place_of_the_new_policy_is_neither_used_nor_removed(
     policy: PolicyFolder, tmp_path: Path
 ):
     (tmp_path / "stale").mkdir()
@@ -116,7 +116,7 @@ def test_a_mount_in_the_place_of_the_policy_is_refused_before_anything_starts(tm
     RunDirectory(loaded.config).open({}, trains=False)  # an evaluation writes no policy
 
 
-def test_a_mount_that_comes_while_the_run_goes_on_is_told_with_its_way_out(policy: PolicyFolder):
+def test_a_mount_that_appears_during_the_run_is_reported_with_its_way_out(policy: PolicyFolder):
     with small_disk(policy.path):
         write(policy, "new")
         with pytest.raises(CheckpointError, match=r"run/policy cannot be replaced: Device or resource busy\. Unmount"):
@@ -125,7 +125,7 @@ def test_a_mount_that_comes_while_the_run_goes_on_is_told_with_its_way_out(polic
     assert (policy.path / "config.json").read_text() == "new"
 
 
-def test_what_cannot_be_replaced_is_to_be_moved_away(policy: PolicyFolder, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_cannot_be_replaced_must_be_moved(policy: PolicyFolder, monkeypatch: pytest.MonkeyPatch):
     def refuse(self: Path, target: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 

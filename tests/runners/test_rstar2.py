@@ -61,7 +61,7 @@ def test_the_actor_recomputes_what_the_engine_sampled(finished: tuple[Path, str]
         assert number(row, "actor/rollout_ratio_max") < 1.01
 
 
-def test_the_most_memory_of_actor_and_engines_is_told_for_each_phase(finished: tuple[Path, str]):
+def test_the_most_memory_of_actor_and_engines_is_reported_for_each_phase(finished: tuple[Path, str]):
     """The engines slept during the updates; that they were right afterwards is in the log-probabilities above."""
     for row in metrics(finished[0])[1:]:
         for who in ("actor", "engine"):

@@ -80,7 +80,7 @@ def test_an_edit_of_code_is_free_until_the_first_checkpoint(tmp_path: Path):
         elsewhere(tmp_path, "run", inputs=inputs)
 
 
-def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
+def test_a_run_resumes_in_another_folder_from_its_checkpoints_elsewhere(tmp_path: Path):
     first = elsewhere(tmp_path, "first")
     first.checkpoints.begin(4)
     first.checkpoints.commit(RunState(step=4))
@@ -89,7 +89,7 @@ def test_a_run_goes_on_in_another_folder_from_its_checkpoints_elsewhere(tmp_path
     assert not (moved.path / "checkpoints").exists()
 
 
-def test_a_run_may_go_on_where_there_is_nothing_but_exports_of_its_checkpoints(tmp_path: Path):
+def test_a_run_may_resume_where_there_is_nothing_but_exports_of_its_checkpoints(tmp_path: Path):
     elsewhere(tmp_path, "first")
     (tmp_path / "moved" / "exported" / "step_000004").mkdir(parents=True)
     elsewhere(tmp_path, "moved")
@@ -118,7 +118,7 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path):
         elsewhere(tmp_path, "second", "run.seed=7")
 
 
-def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
+def test_the_same_config_may_resume_and_another_one_is_refused_with_its_keys(run: RunDirectory, tmp_path: Path):
     run.close()
     reopened = directory(tmp_path)
     reopened.open({}, trains=True)
@@ -127,7 +127,7 @@ def test_the_same_config_may_go_on_and_another_one_is_refused_with_its_keys(run:
         directory(tmp_path, "actor.learning_rate=0.5").open({}, trains=True)
 
 
-def test_a_run_may_go_on_with_another_number_of_processes(run: RunDirectory, tmp_path: Path):
+def test_a_run_may_resume_with_another_number_of_processes(run: RunDirectory, tmp_path: Path):
     run.close()
     directory(tmp_path, "actor.num_workers=2", "rollout.num_engines=3", "checkpoint.keep_last=5").open({}, trains=True)
     pools = "cluster.pools={all: {num_processes: 2}}"
@@ -145,7 +145,7 @@ def with_painter(tmp_path: Path, *, pool: str = "all", kind: str = "{pool: oil}"
     )
 
 
-def test_an_extra_role_may_go_on_in_another_pool_and_not_as_something_else(tmp_path: Path):
+def test_an_extra_role_may_resume_in_another_pool_and_not_as_something_else(tmp_path: Path):
     for pool in ("all", "more"):
         placed = with_painter(tmp_path, pool=pool)
         placed.open({}, trains=True)
@@ -154,7 +154,7 @@ def test_an_extra_role_may_go_on_in_another_pool_and_not_as_something_else(tmp_p
         with_painter(tmp_path, pool="more", kind="{pool: chalk}").open({}, trains=True)
 
 
-def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: RunDirectory, tmp_path: Path):
+def test_a_run_that_died_of_memory_may_resume_with_what_takes_less_of_it(run: RunDirectory, tmp_path: Path):
     run.close()
     actor = ["max_tokens_per_micro_batch=2048", "activation_checkpointing=true", "cpu_offload=true", "shard_size=1"]
     rollout = ["max_concurrent_trajectories=8", "trajectory_timeout_s=600", "tool_timeout_s=20"]
@@ -164,7 +164,7 @@ def test_a_run_that_died_of_memory_may_go_on_with_what_takes_less_of_it(run: Run
 
 
 @pytest.mark.parametrize("choice", ["score", "mask"])
-def test_a_run_that_met_a_negative_reward_goes_on_by_the_way_out_that_it_names(
+def test_a_run_that_met_a_negative_reward_resumes_with_the_way_out_of_the_message(
     run: RunDirectory, tmp_path: Path, choice: str
 ):
     run.close()
@@ -287,7 +287,7 @@ def test_other_weights_are_refused_from_another_folder_too(tmp_path: Path, model
         prepare(load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / 'third'}", *words]))
 
 
-def test_a_run_that_began_before_models_had_digests_goes_on_and_has_them_from_then_on(tmp_path: Path, model: Path):
+def test_a_run_that_began_before_models_had_digests_resumes_and_has_them_from_then_on(tmp_path: Path, model: Path):
     words = [f"run.dir={tmp_path / 'run'}", f"model.path={model}"]
     prepare(load_run_config("configs/demo.yaml", words)).directory.close()
     saved = tmp_path / "run" / "inputs.json"
@@ -331,7 +331,7 @@ def test_a_run_is_finished_only_by_its_result(run: RunDirectory):
     assert run.result() == {"num_steps": 60}
 
 
-def test_a_finished_run_goes_on_when_it_is_given_more_steps_and_not_when_it_is_given_fewer(
+def test_a_finished_run_resumes_when_it_is_given_more_steps_and_not_when_it_is_given_fewer(
     run: RunDirectory, tmp_path: Path
 ):
     run.finish({"num_steps": 60})
@@ -476,7 +476,7 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: P
     assert stages_left(prepare(load_run_config("configs/demo.yaml", words))) == []
 
 
-def test_a_result_without_a_config_beside_it_is_not_taken_for_that_of_the_run(run: RunDirectory):
+def test_a_result_without_a_config_beside_it_is_not_mistaken_for_that_of_the_run(run: RunDirectory):
     run.finish({"num_steps": 60})
     assert run.has_all_steps
     (run.path / "config.yaml").unlink()
@@ -567,7 +567,7 @@ def test_checkpoints_that_are_gone_matter_neither_to_a_finished_run_nor_to_an_ev
     assert elsewhere(tmp_path, "run").finished
 
 
-def test_a_run_that_died_before_its_first_checkpoint_begins_again(tmp_path: Path):
+def test_a_run_that_died_before_its_first_checkpoint_restarts(tmp_path: Path):
     first = elsewhere(tmp_path, "run")
     first.checkpoints.begin(4)
     first.close()

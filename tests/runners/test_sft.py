@@ -184,7 +184,7 @@ def test_the_length_may_be_given_in_epochs(load: Loader) -> None:
 
 
 @pytest.mark.parametrize("num_questions", [0, 3, 5])
-def test_a_stopped_run_goes_on_to_the_same_weights_and_numbers(load: Loader, folder: Path, num_questions: int) -> None:
+def test_a_stopped_run_resumes_to_the_same_weights_and_numbers(load: Loader, folder: Path, num_questions: int) -> None:
     held_out = f"data.validation_files=[{folder / 'held_out.jsonl'}]"
     small = "training.max_tokens_per_micro_batch=200"  # two micro-batches a step
     words = [held_out, small, "validation.every_steps=2"]

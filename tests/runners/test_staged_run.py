@@ -70,7 +70,7 @@ def test_prompts_that_were_always_solved_do_not_come_again(run_dir: Path):
     assert not {name.partition("@")[0] for name in later} & solved
 
 
-def test_optimiser_and_reference_begin_anew(run_dir: Path):
+def test_optimiser_and_reference_restart(run_dir: Path):
     rows = metrics(run_dir)[1:]
     assert rows[0]["actor/learning_rate"] == rows[2]["actor/learning_rate"] != rows[1]["actor/learning_rate"]
     assert [row["actor/kl_reference"] == pytest.approx(0.0, abs=1e-9) for row in rows] == [True, False, True, False]

@@ -102,7 +102,7 @@ def checkpoint(plan: Plan, step: int, pass_rates: PassRates) -> None:
     plan.directory.checkpoints.commit(RunState(step=step, prompts_taken=12 * step))
 
 
-def test_a_run_goes_on_in_the_stage_of_its_newest_checkpoint(plan: Plan):
+def test_a_run_resumes_in_the_stage_of_its_newest_checkpoint(plan: Plan):
     left = [[stage.index for stage in stages_left(plan)]]
     for step in (29, 30, 37, 38, 50):
         checkpoint(plan, step, PassRates())
@@ -127,7 +127,7 @@ def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_
     assert [p.prompt_id for p in resumed.prompts.all()] == [p.prompt_id for p in begun.prompts.all()]
 
 
-def test_a_reference_that_is_gone_is_told_before_the_stage_starts_and_its_removal_is_not_advised(plan: Plan):
+def test_a_reference_that_is_gone_is_reported_before_the_stage_starts_and_its_removal_is_not_advised(plan: Plan):
     stage = next(stage for stage in plan.stages if stage.reference_step > 0)
     for step in (stage.reference_step, stage.reference_step + 1):
         checkpoint(plan, step, PassRates())
@@ -161,7 +161,7 @@ def run_of(plan: Plan, models: Models) -> Run:
     return cast(Run, cast(Any, SimpleNamespace(plan=plan, learner=models, metrics=metrics, progress=progress)))
 
 
-async def test_a_reference_that_is_damaged_is_told_as_one_whose_removal_is_no_way_out(plan: Plan):
+async def test_the_removal_of_a_damaged_reference_is_not_advised(plan: Plan):
     class Damaged(Models):
         async def load_reference(self, url: str) -> None:
             raise DamagedCheckpointError.of(f"{url}/actor", ".metadata", EOFError("Ran out of input"))
@@ -179,7 +179,7 @@ async def test_a_reference_that_is_damaged_is_told_as_one_whose_removal_is_no_wa
 
 
 @pytest.mark.parametrize("name", ["state.json", "writer"])
-def test_the_removal_of_a_damaged_reference_is_advised_only_where_the_run_can_go_on_without_it(plan: Plan, name: str):
+def test_the_removal_of_a_damaged_reference_is_advised_only_where_the_run_can_resume_without_it(plan: Plan, name: str):
     checkpoint(plan, 30, PassRates())
     damaged = Path(plan.directory.checkpoints.url_of(30))
     (damaged / name).write_bytes(b"{")
@@ -327,7 +327,7 @@ async def test_prompts_of_a_file_are_the_same_ones_whatever_files_a_stage_has_be
     assert prompts.num_left_out == 7
 
 
-def test_a_run_whose_next_stage_leaves_out_every_prompt_goes_on_by_both_ways_that_it_is_told(tmp_path: Path):
+def test_a_run_whose_next_stage_leaves_out_every_prompt_resumes_with_both_ways_out(tmp_path: Path):
     first = f"train_files: [{without_ids(tmp_path / 'four' / 'train.jsonl', 4)}]"
     plan = staged_plan(tmp_path, first, f"{first}, max_pass_rate: 0.0")
     checkpoint(plan, 1, PassRates({prompt.prompt_id: 0.5 for prompt in plan.prompts.all()}))

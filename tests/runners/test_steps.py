@@ -212,7 +212,7 @@ def save_checkpoint(run: Run, state: RunState, scratch: Path, in_hand: list[Save
     checkpoints.commit(state)
 
 
-async def test_a_run_goes_on_from_one_checkpoint_as_often_as_its_models_die_after_it(tmp_path: Path):
+async def test_a_run_resumes_from_one_checkpoint_as_often_as_its_models_die_after_it(tmp_path: Path):
     run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
     save_checkpoint(run, RunState(step=3, prompts_taken=36), tmp_path / ROLLOUTS, [])
     for _ in range(3):

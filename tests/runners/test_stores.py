@@ -58,11 +58,11 @@ def test_what_only_shows_another_store_is_no_place_for_checkpoints(url: str, pro
 
 
 @pytest.mark.parametrize("url", ["/tmp/a::b", "s3://bucket/runs/a::b"])
-def test_a_folder_whose_name_joins_stores_is_told_as_a_folder(url: str):
+def test_a_folder_whose_name_joins_stores_is_reported_as_a_folder(url: str):
     assert refused(url).endswith("has `::` in it, which joins stores for fsspec. Name a folder without it.")
 
 
-def test_a_folder_of_a_run_whose_name_joins_stores_is_told_by_the_key_that_was_set(tmp_path: Path):
+def test_a_folder_of_a_run_whose_name_joins_stores_is_reported_by_the_key_that_was_set(tmp_path: Path):
     config = load_run_config("configs/demo.yaml", [f"run.dir={tmp_path}/a::b"]).config
     with pytest.raises(ConfigError, match=rf"^run\.dir: {tmp_path}/a::b has `::` in it"):
         RunDirectory(config)
@@ -76,7 +76,7 @@ def nobody() -> str:
         return f"ftp://127.0.0.1:{bound.getsockname()[1]}/runs"
 
 
-async def test_a_server_that_is_not_there_is_told_by_a_run_and_by_its_full_check(nobody: str, tmp_path: Path):
+async def test_a_server_that_is_not_there_is_reported_by_a_run_and_by_its_full_check(nobody: str, tmp_path: Path):
     message = re.escape(f"checkpoint.dir: {nobody} cannot be reached: ConnectionRefusedError")
     loaded = load_run_config("configs/demo.yaml", [f"checkpoint.dir={nobody}", f"run.dir={tmp_path / 'run'}"])
     with pytest.raises(ConfigError, match=message):

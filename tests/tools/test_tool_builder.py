@@ -145,7 +145,7 @@ def test_a_class_that_is_no_tool_is_refused_with_the_reason(class_name: str, mes
         build_tools([ToolConfig(class_name=class_name)])
 
 
-def test_a_judge_address_that_nobody_filled_in_is_named() -> None:
+def test_a_missing_judge_address_is_named() -> None:
     with pytest.raises(ToolError, match="`host_addr` and `host_port` are not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL)])
 

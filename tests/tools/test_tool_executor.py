@@ -171,7 +171,7 @@ async def test_the_deadline_of_the_trajectory_bounds_the_call_and_reaches_the_to
     assert 150 < float((await one(executor(TestTool(tell), timeout_s=300), call(), seconds=200)).text) <= 200
 
 
-async def test_a_tool_that_ignores_cancellation_holds_nobody_up() -> None:
+async def test_a_tool_that_ignores_cancellation_delays_no_other_call() -> None:
     async def stubborn(_: dict[str, Any], __: Deadline) -> ToolResult:
         while not released.is_set():
             with contextlib.suppress(asyncio.CancelledError):
@@ -252,7 +252,7 @@ async def test_cancelling_the_episode_cancels_its_calls() -> None:
     assert await asyncio.to_thread(tool.was_cancelled.wait, 60)
 
 
-async def test_tools_are_started_told_of_the_end_and_closed() -> None:
+async def test_tools_are_started_notified_of_the_end_and_closed() -> None:
     tool = TestTool(sleep_and_tell)
     tools = executor(tool)
     await tools.start()

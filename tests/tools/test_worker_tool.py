@@ -62,7 +62,7 @@ def test_a_worker_answers(painter: WorkerHandle):
         ("there is no \ud800", "ValueError: there is no ?"),
     ],
 )
-def test_what_a_method_raises_is_told_in_one_line_whatever_it_is_and_the_worker_goes_on(
+def test_what_a_method_raises_is_reported_in_one_line_whatever_it_is_and_the_worker_goes_on(
     painter: WorkerHandle, how: str, text: str
 ):
     result = asyncio.run(call(painter, {"how": how}, names="how", method="fail"))
@@ -106,7 +106,7 @@ async def until_back(worker: WorkerHandle) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_an_episode_whose_worker_was_started_again_fails_by_the_worlds_fault_and_others_go_on(
+async def test_an_episode_whose_worker_was_restarted_fails_as_infrastructure_and_others_continue(
     painter: WorkerHandle,
 ):
     tool, later = make_tool(painter), Episode(episode_id="later", prompt_id="p")

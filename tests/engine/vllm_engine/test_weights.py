@@ -97,7 +97,7 @@ async def test_both_parts_of_a_completion_that_spans_an_update_are_stamped_and_e
         torch.testing.assert_close(torch.tensor(completion.logprobs[span]), expected[span], atol=1e-4, rtol=0)
 
 
-async def test_many_requests_run_through_updates_that_nobody_paused_for(
+async def test_many_requests_run_through_updates_without_a_pause(
     engine: "VllmEngine", base: str, changed: str, publisher: SharedMemoryPublisher
 ) -> None:
     folders = {0: base, 1: changed, 2: base, 3: changed}
