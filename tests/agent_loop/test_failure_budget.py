@@ -50,7 +50,7 @@ def test_the_end_names_each_class_with_its_count_and_an_example_and_the_way_out(
     message = str(caught.value)
     assert "`engine`: 2 tries failed, 2 trajectories lost, such as 1-p3-0: the engine of p3 is broken" in message
     assert "`judge`: 6 tries failed, 6 trajectories lost, such as 1-p1-0: the judge of p1 is broken" in message
-    assert "the same command then goes on from the last checkpoint" in message
+    assert "it continues from the last checkpoint" in message
 
 
 def test_the_share_is_a_key_and_1_never_ends_the_run():

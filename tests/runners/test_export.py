@@ -124,7 +124,7 @@ def test_a_run_that_is_alive_is_exported_into_its_folder_and_nothing_of_it_is_to
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--step", "15"], "no checkpoint of step 15 in .*run/checkpoints; .* that are there: 10, 20, 30, 40$"),
+        (["--step", "15"], "no checkpoint of step 15 in .*run/checkpoints; .* takes one of: 10, 20, 30, 40$"),
         (["--step", str(LEFTOVER)], f"no checkpoint of step {LEFTOVER} in .*: 10, 20, 30, 40$"),
         (["checkpoint.dir=/nowhere/at/all"], r"no checkpoint in /nowhere/at/all; name the run with `run.dir=...`"),
         (["model.path=/nowhere"], r"model\.path: /nowhere: no such folder"),
