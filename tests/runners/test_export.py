@@ -155,7 +155,7 @@ def test_the_best_needs_an_accuracy(run: LiveRun, tmp_path: Path):
     store = RunDirectory(run.config(f"checkpoint.dir={tmp_path}")).checkpoints
     store.begin(10)
     store.commit(RunState(step=10))
-    with pytest.raises(ConfigError, match=r"no checkpoint with a validation accuracy in .* that are there: 10$"):
+    with pytest.raises(ConfigError, match=r"no checkpoint with a validation accuracy in .* takes one of: 10$"):
         export.chosen_checkpoint(store, step=None, best=True)
 
 
