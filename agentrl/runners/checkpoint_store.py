@@ -90,7 +90,7 @@ def _store_errors(
                 raise
             raise CheckpointError(
                 f"{_KEY}: {self.url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Look at "
-                "the address, the keys, the permissions and the room there; the same command goes on from its last checkpoint"
+                "the address, the keys, the permissions and the room there; the same command resumes from its last checkpoint"
             ) from error
 
     return wrapper

@@ -37,7 +37,7 @@ class SavesModels(Protocol):
 
 
 class CheckpointKeeper:
-    """Writes one checkpoint at a time, and keeps those that the config asks for."""
+    """Writer of checkpoints, one at a time; keeps as many as configured."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CheckpointKeeper:
         self._metrics: dict[str, float] = {}
 
     async def save(self, state: RunState, rollouts: RolloutStream, pass_rates: PassRates) -> None:
-        """Begin a checkpoint of `state`; returns when training may go on.
+        """Start a checkpoint of `state`; return when training may continue.
 
         Raises:
             CheckpointError: the one before it could not be written.

@@ -26,7 +26,7 @@ _CLOSE_S = 5.0
 """Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
 _THREADS_END_S = 5.0
 """Wall clock for the end of threads when everything is closed."""
-_GOES_ON = "the same command goes on from its last checkpoint, if there is one"
+_RESUMES = "the same command resumes from its last checkpoint, if there is one"
 
 
 def make_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -42,7 +42,7 @@ def make_parser(name: str, description: str) -> argparse.ArgumentParser:
 def run_command(
     command: Callable[[], Coroutine[Any, Any, None]],
     *,
-    when_stopped: str = _GOES_ON,
+    when_stopped: str = _RESUMES,
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
     """Run `command` to its end, and return the exit status.
@@ -64,7 +64,7 @@ def run_blocking(command: Callable[[StopRequest], None]) -> int:
         with StopRequest() as stop:
             command(stop)
 
-    return _exit_status(run, when_stopped=_GOES_ON)
+    return _exit_status(run, when_stopped=_RESUMES)
 
 
 def end_process(status: int) -> NoReturn:
@@ -89,7 +89,7 @@ def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:
         causes = _leaves(error)
         if not all(isinstance(cause, AgentRLError) for cause in causes):
             raise  # a bug of ours: its traceback is the message
-        for line in dict.fromkeys(_told(cause) for cause in causes):
+        for line in dict.fromkeys(_describe_error(cause) for cause in causes):
             print(line, file=sys.stderr)
         return EXIT_USAGE if isinstance(causes[0], ConfigError | ToolError) else EXIT_FAILED
     return 0
@@ -131,7 +131,7 @@ async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str
         closed.set()
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error in one line, with the process that raised it; its traceback goes only to the log."""
     notes: list[str] = getattr(error, "__notes__", [])
     for note in notes:

@@ -1,4 +1,4 @@
-"""The value of `model.dtype: auto`, chosen when a run begins and kept when it goes on."""
+"""The value of `model.dtype: auto`, chosen when a run starts and kept when it resumes."""
 
 import shutil
 import subprocess

@@ -30,8 +30,8 @@ logger = logging.getLogger("agentrl.runners.evaluate")  # also where it is `__ma
 
 
 async def evaluate(loaded: LoadedConfig) -> None:
-    """Measure once, and print the result; where it has been measured already, only print it."""
-    plan = prepare_evaluation(loaded)  # whatever can be wrong is found here, before any process starts
+    """Measure and print the result; if the run is finished, only print it."""
+    plan = prepare_evaluation(loaded)  # all checks, before any process starts
     if plan.directory.finished:
         print(f"{plan.directory.path} holds this evaluation already; name another `run.dir` to measure again")
     else:

@@ -25,7 +25,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
         if not (is_full(error) and _has_no_room(folder)):
             raise
         raise DiskFullError(
-            f"run.dir: {folder}: no space left on its disk. Make room there; the same command goes on from the last checkpoint"
+            f"run.dir: {folder}: no space left on its disk. Make room there; the same command resumes from the last checkpoint"
         ) from error
 
 

@@ -55,7 +55,7 @@ async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncConte
 
 
 async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
-    """Await `go_on`, which trains from the last checkpoint; after every death again, once the models are started again.
+    """Await `go_on`, which trains from the last checkpoint; after every death restart the models and await it again.
 
     Raises:
         ModelDiedError: a fourth death in a row without a new checkpoint; it says how it was noticed.
@@ -75,7 +75,7 @@ async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]])
             if num_deaths > _MAX_DEATHS:
                 raise ModelDiedError(
                     f"{error}. It was the {num_deaths}th time in a row after the checkpoint of step {step}, so the run ends; "
-                    "`run.log` and `ray_logs/` in its directory may say why, and the same command goes on from that checkpoint"
+                    "`run.log` and `ray_logs/` in its directory may say why, and the same command resumes from that checkpoint"
                 ) from error
             logger.warning("%s; restarting the models from step %d (%d of %d)", error, step, num_deaths, _MAX_DEATHS)
 

@@ -93,7 +93,7 @@ async def _started_tools(
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         start_timeout_s=config.rollout.start_timeout_s,
     )
-    with ended_if_blocked("start of the tools", limit_s=config.rollout.start_timeout_s * max(1, len(here))):
+    with ended_if_blocked("start of the tools", limit_s=config.rollout.start_timeout_s * max(1, len(local_tools))):
         await executor.start()
     try:
         yield executor

@@ -1,4 +1,4 @@
-"""The trained policy of a run: a folder that is whole wherever it is, also where it is a link to a place with more room."""
+"""The folder of a run's trained policy, replaced as a whole, also if it is a link to another disk."""
 
 import errno
 import os
@@ -12,14 +12,14 @@ from agentrl.errors import CheckpointError, ConfigError
 
 
 class PolicyFolder:
-    """A folder whose content is exchanged as a whole. A link stays, and what it names is exchanged."""
+    """A folder whose content is replaced as a whole. If it is a link, the link stays and its target is replaced."""
 
     def __init__(self, path: Path) -> None:
-        """Name the folder; it need not be there."""
+        """Take the path; it need not exist."""
         self.path = path
 
     def refuse_mount(self) -> None:
-        """Check that nothing is mounted where the folder is, for a mount cannot be exchanged.
+        """Check that the folder is not a mount point, which cannot be replaced.
 
         Raises:
             ConfigError: a disk is mounted there.
@@ -31,34 +31,34 @@ class PolicyFolder:
             )
 
     def begin(self) -> Path:
-        """Return where the content is to be written; what was there before stays until `take`.
+        """Return the path to write the content to; the old content stays until `take`.
 
         Raises:
-            CheckpointError: what a killed run has left there cannot be removed.
+            CheckpointError: leftovers of a killed run cannot be removed.
         """
-        with self._telling():
+        with self._replace_errors():
             _remove(self._partial)
         return self._partial
 
     def take(self) -> None:
-        """Put what has been written in the place of what was there before.
+        """Replace the old content by what was written.
 
         Raises:
-            CheckpointError: it is not there, or cannot take that place.
+            CheckpointError: nothing was written, or the old content cannot be replaced.
         """
-        with self._telling():
-            # Listed, and not asked for: a shared disk may remember that it was not there.
+        with self._replace_errors():
+            # Listed instead of checked: a shared file system may cache that it did not exist.
             is_there = self._target.parent.is_dir() and self._partial.name in os.listdir(self._target.parent)
         if not is_there:
             raise CheckpointError(
                 f"{self._partial} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share it; "
-                "the same command goes on from the last checkpoint"
+                "the same command resumes from the last checkpoint"
             )
         replaced = self._beside("replaced")
-        with self._telling():
-            _remove(replaced)  # of a run that was killed there
+        with self._replace_errors():
+            _remove(replaced)  # left by a killed run
             if os.path.lexists(self._target):
-                self._target.replace(replaced)  # rather than removed: some of it may be in use
+                self._target.replace(replaced)  # not removed: some of it may be in use
             self._partial.replace(self._target)
         with suppress(OSError):
             _remove(replaced)
@@ -75,20 +75,20 @@ class PolicyFolder:
         return self._target.with_name(f"{self._target.name}{self._word()}.{kind}")
 
     def _word(self) -> str:
-        """Return what tells this run's files beside that which a link names: others may be there, of other runs too."""
+        """Return a suffix that distinguishes this run's files beside a link's target from those of other runs."""
         if not self.path.is_symlink():
             return ""
         place = os.path.realpath(self.path.parent)
         return f".{blake2b(os.fsencode(place), digest_size=8).hexdigest()}"
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _replace_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             way_out = "Unmount it" if error.errno == errno.EBUSY else "Move it away"
             raise CheckpointError(
-                f"{self.path} cannot be replaced: {error.strerror}. {way_out}; the same command goes on from the last "
+                f"{self.path} cannot be replaced: {error.strerror}. {way_out}; the same command resumes from the last "
                 "checkpoint, and writes the policy again"
             ) from error
 

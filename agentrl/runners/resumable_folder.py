@@ -1,7 +1,7 @@
-"""The folder of a run that the same command goes on with: its lock, its config and inputs, its checkpoints, its result.
+"""The folder of a resumable run: its lock, its config and inputs, its checkpoints, its result.
 
 DIR/
-├── config.yaml             the resolved config; what may change when the run goes on is said in `run_changes`
+├── config.yaml             the resolved config; `run_changes` lists what may change on resume
 ├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
 ├── metrics.jsonl           one object per step
 ├── checkpoints/            `agentrl.runners.checkpoint_store`; elsewhere with `checkpoint.dir`
@@ -78,23 +78,21 @@ class ResumableFolder(ABC):
         return self._inputs
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
-        """Start a new run here, or check that the run that is here may go on; a training takes its checkpoints.
+        """Start a new run in the folder, or check that the existing run may resume; a training claims its checkpoints.
 
-        A run that is here changes only when nothing can be refused any more. The next start understands what one leaves that
-        is killed on the way: `result.json` says of how many steps it is.
+        An existing run is changed only after all checks have passed. The next start can handle the state that a killed start
+        leaves: `result.json` contains its number of steps.
 
         Args:
-            inputs: the files and model folders that the run reads, by the key that names them; their content must not
-                change in mid-run.
-            trains: whether it is to go on from its checkpoints, which must be there then; of a run that has all its steps
-                they need not.
+            inputs: files and model folders that the run reads, by the key that names them; their content must not change
+                during the run.
+            trains: whether the run resumes from its checkpoints, which must then exist unless all steps are done.
 
         Raises:
-            ConfigError: the folder holds a run of another config or of other inputs (the keys are named), or something
-                else, or a run that is alive; or the checkpoints of that run are gone; or those in `checkpoint.dir` are another
-                run's, or it cannot be used; or the policy could not be put where it belongs. Nothing of a run that is here is
-                changed then.
-            DamagedCheckpointError: a checkpoint counts and is not whole.
+            ConfigError: the folder holds a run with another config or other inputs (the keys are named), something else, or a
+                running run; its checkpoints are missing; `checkpoint.dir` cannot be used or holds another run's checkpoints;
+                or the policy's folder cannot be written. The existing run is then unchanged.
+            DamagedCheckpointError: a committed checkpoint is incomplete.
         """
         self._make_folder()
         self._lock()
@@ -103,18 +101,18 @@ class ResumableFolder(ABC):
             self.policy.refuse_mount()
             self.refuse_lost_checkpoints()
             if not self._saved.is_file():
-                self._write_down()  # first, as a folder with checkpoints and without a config is taken for no run's
+                self._write_down()  # first: a folder with checkpoints but without a config is not recognised as a run's
             with _refusing_unusable():
                 self._claim_checkpoints()
         self._write_down()
         if self.finished and not self.has_all_steps:
-            self._result.unlink()  # it is to go on for longer
+            self._result.unlink()  # the run gets more steps
 
     def try_out(self, inputs: Mapping[str, Path]) -> str:
-        """Try to write to the folder, and leave it as it is; the arguments and errors are those of `open` for a training.
+        """Test whether the folder can be written, and leave it unchanged; arguments and errors as in `open` for a training.
 
         Returns:
-            What would begin or go on here, for a person.
+            A line for the user: whether a run would start or resume in the folder.
         """
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         self._make_folder()
@@ -137,7 +135,7 @@ class ResumableFolder(ABC):
         return f"run.dir: {self.path} can be written; the run there would go on after step {num_steps_done}"
 
     def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, num_steps_done: int) -> None:
-        """Digest the inputs, and refuse to go on with a run of other ones, or of another config, if the folder holds one."""
+        """Compute the inputs' digests, and refuse to resume a run with other inputs or another config."""
         self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
         if self._saved.is_file():
             self._refuse_other_run(
@@ -196,7 +194,7 @@ class ResumableFolder(ABC):
             logger.warning("%s: not written: %s", self._noted, error)
 
     def refuse_lost_checkpoints(self) -> None:
-        """Check that there are checkpoints if there have been any: without, the run would erase what it has and begin again.
+        """Check that existing checkpoints are not missing: without them the run would erase its results and restart.
 
         Raises:
             ConfigError: there are none, or `checkpoint.dir` cannot be used.
@@ -222,11 +220,11 @@ class ResumableFolder(ABC):
         return self._result.is_file()
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Mark the run as finished, with what came of it as plain data."""
+        """Mark the run as finished, with its result as plain data."""
         write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
 
     def result(self) -> dict[str, Any]:
-        """Return what came of the finished run."""
+        """Return the result of the finished run."""
         return orjson.loads(self._result.read_bytes())
 
     @property
@@ -236,8 +234,8 @@ class ResumableFolder(ABC):
 
     @property
     def has_all_steps(self) -> bool:
-        """True if the run has come to its end, and is not to go on for longer now."""
-        if not self.finished or not self._saved.is_file():  # else it may be the result of anything
+        """True if the run is finished, and its config asks for no further steps."""
+        if not self.finished or not self._saved.is_file():  # without a config the result may be of anything
             return False
         return self.result().get("num_steps", math.inf) >= self._num_steps
 
@@ -258,7 +256,7 @@ class ResumableFolder(ABC):
         return self.path / "result.json"
 
     def _lock(self) -> None:
-        """Take the folder for this process; the kernel gives it back however the process ends."""
+        """Lock the folder for this process; the kernel releases the lock when the process ends."""
         try:
             self._lock_file = (self.path / ".lock").open("w")
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -276,7 +274,7 @@ class ResumableFolder(ABC):
         return yaml.safe_dump(asdict(self._settings), sort_keys=False, allow_unicode=True).encode()
 
     def _num_steps_done(self) -> int:
-        """Return the steps that nothing takes back; of a finished run its checkpoints need not be there."""
+        """Return the number of committed steps; a finished run need not have its checkpoints."""
         if self.finished:
             return self.result().get("num_steps", 0)
         with _refusing_unusable():
@@ -296,7 +294,7 @@ class ResumableFolder(ABC):
         num_steps_done: int,
         may_differ: Set[str] = frozenset(),
     ) -> None:
-        """Refuse to go on with what a run of that config and of inputs with those digests has made, if it is another one."""
+        """Refuse to resume a run whose config or input digests differ from those of this run."""
         changes = self._changes(config, num_steps_done=num_steps_done)
         refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
         read = self._inputs_in_use(config, num_steps_done=num_steps_done)
@@ -304,7 +302,7 @@ class ResumableFolder(ABC):
 
 
 def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
-    """Refuse inputs whose digests are not those that were saved; a run that began before models had any goes on."""
+    """Refuse inputs whose digests differ from the saved ones; inputs without a saved digest are accepted."""
     changed = changed_inputs(inputs, saved)
     if changed:
         is_code = all(name.startswith(CODE) for name in changed)
@@ -316,13 +314,13 @@ def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | N
 
 
 def changed_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None) -> dict[str, str]:
-    """Return the inputs whose digests are not those that were saved, each as text for messages."""
+    """Return the inputs whose digests differ from the saved ones, each as text for messages."""
     before = {} if saved is None else orjson.loads(saved)
     return {name: f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest}
 
 
 def content_of(file: Path) -> bytes | None:
-    """Return what is in a file, None where there is none."""
+    """Return the content of a file; None if it does not exist."""
     return file.read_bytes() if file.is_file() else None
 
 
@@ -331,6 +329,6 @@ def _refusing_unusable() -> Iterator[None]:
     try:
         yield
     except DamagedCheckpointError:
-        raise  # the folder can be used, and another one would hold nothing to go on from
+        raise  # the folder is usable, and another one would hold nothing to resume from
     except CheckpointError as error:
         raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error

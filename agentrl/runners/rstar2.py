@@ -31,7 +31,7 @@ async def train(loaded: LoadedConfig) -> None:
         # judge, Ray, engines, actor, agent-loop workers
         async with surviving_early_deaths(partial(running, plan_stage(plan, stage))) as run:
             await surviving_model_deaths(run, partial(train_from_checkpoint, run, until=stage.end))
-        plan = replace(plan, warnings=[])  # they have been told
+        plan = replace(plan, warnings=[])  # they have been logged
     print(plan.directory.describe_result())
 
 

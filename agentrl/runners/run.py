@@ -129,7 +129,7 @@ class Plan(EvaluationPlan):
         return [*later, [*self.prompts.all(), *self.validation_prompts]]
 
     def without(self, prompt_ids: Collection[str]) -> Self:
-        """See `EvaluationPlan.without`; what the stage leaves out stays so when the run goes on."""
+        """See `EvaluationPlan.without`; prompts that the stage leaves out stay left out on resume."""
         self.pass_rates.left_out |= frozenset(prompt_ids)
         left, held_out = self.prompts.without(prompt_ids), self._held_out_without(prompt_ids)
         return replace(self, prompts=left, validation_prompts=held_out)

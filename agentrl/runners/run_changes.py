@@ -124,7 +124,7 @@ def stages_begun(saved: bytes, *, num_steps_done: int) -> list[StageSection]:
 
 
 def refuse_changes(changes: Changes, *, where: str, key: str) -> None:
-    """Refuse to go on with what `where` names, unless nothing has changed; another `key` is the way out."""
+    """Refuse to resume the run that `where` names if there are changes; another `key` is the way out."""
     if changes:
         details = ", ".join(f"`{name}` was {was!r} and is {now!r}" for name, (was, now) in sorted(changes.items()))
         raise ConfigError(

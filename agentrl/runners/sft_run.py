@@ -72,7 +72,7 @@ class SftDirectory(ResumableFolder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftPlan:
-    """A warm start that could begin, or go on."""
+    """A warm start that is ready to start or resume."""
 
     config: SftConfig
     directory: SftDirectory

@@ -50,7 +50,7 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
 
 
 def _epochs_begun(prompts: PromptDataset, *, left_out: Set[str], position: int) -> int:
-    """Return the first epoch that a stage which is at `position` has not begun, nor one before it, as each goes on from there.
+    """Return the first epoch that neither a stage at `position` nor an earlier one has begun; each continues from there.
 
     Another data set that began with an earlier one could give an id (`sums-17@epoch1`) for the second time.
     """

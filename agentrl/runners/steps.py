@@ -35,12 +35,12 @@ _FIRST_STEPS = 3
 
 _DROPPED = "rollout/groups_dropped_"
 _OF_A_BATCH = (_DROPPED, "rollout/engine_deaths")
-"""Begins of the metrics that count anew in each batch, and are added up for the step."""
+"""Prefixes of metrics that are counted per batch and summed for the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The groups of one update, and what was rolled out to get them."""
+    """The groups of one update, and the rollouts behind them."""
 
     groups: list[Group]
     summaries: list[TrajectorySummary]
@@ -52,7 +52,7 @@ class Batch:
 
 @contextlib.asynccontextmanager
 async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]:
-    """Roll out the training prompts for as long as the context lasts, beginning with what the last checkpoint left undone."""
+    """Roll out the training prompts while the context is open, starting with pending groups of the last checkpoint."""
     async with rollout_stream(
         run.rollouts,
         run.plan.prompts,
@@ -108,7 +108,7 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
 
 
 async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
-    """Take one batch, and again as many prompts as groups were dropped, up to the configured rounds."""
+    """Take one batch, and refill dropped groups with fresh prompts, up to `algorithm.selection.max_refill_rounds` rounds."""
     rollout, selection = run.config.rollout, run.config.algorithm.selection
     step = state.step + 1
     kept: list[Group] = []
@@ -138,12 +138,12 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
 
 
 def explain_time(step: int, batch: Batch, spent: StepTime, *, overlaps: bool) -> None:
-    """Log in one line what decided how long a step took, and what to do about it; rollouts may overlap with updates."""
+    """Log in one line what limited a step's duration, and how to shorten it; rollouts may overlap with updates."""
     logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps))
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:
-    """Measure the policy on the held-out prompts, where it is time to; otherwise give no metrics."""
+    """Measure the policy on the held-out prompts if `validation.every_steps` asks for it; otherwise return no metrics."""
     every = run.config.validation.every_steps
     if every == 0 or (step % every != 0 and step != run.config.run.num_steps):
         return {}
@@ -161,12 +161,12 @@ def measured(run: EvaluationRun, summaries: Sequence[TrajectorySummary]) -> dict
 
 
 async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "validation") -> list[TrajectorySummary]:
-    """Roll out the held-out prompts with the policy after update `step`, and write the trajectories down.
+    """Roll out the held-out prompts with the policy after update `step`, and record the trajectories.
 
     `name` is for messages.
 
-    Training rollouts that are under way go on: the weights do not change meanwhile, engines would idle in the tail, and the
-    held-out prompts enter first.
+    Running training rollouts continue: the weights do not change meanwhile, engines would idle in the tail, and the held-out
+    prompts enter first.
     """
     prompts, samples = run.plan.validation_prompts, run.config.validation.samples_per_prompt
     run.progress.start_rollout(f"step {step} {name}", num_trajectories=len(prompts) * samples)
@@ -179,16 +179,16 @@ async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "valid
     )
     await run.rollouts.record(groups, prompts, step=step, validation=True)
     run.rollouts.end_batch()
-    await run.rollouts.forget_reports()  # so that the judge's figures of the next step are of training alone
+    await run.rollouts.forget_reports()  # so that the next step's judge metrics cover training only
     summaries = _summaries(groups)
     warn_of_failures(f"step {step} {name}", summaries)
     return summaries
 
 
 async def restore(run: Run) -> RunState:
-    """Go on from the last checkpoint: forget what came after it, and load the actor and the position in the data."""
+    """Resume from the last checkpoint: discard later records, and load the actor and the position in the data."""
     directory = run.plan.directory
-    directory.refuse_lost_checkpoints()  # they may have gone since the start, and models have died since
+    directory.refuse_lost_checkpoints()  # they may have been lost since the start, before the models died
     latest = directory.checkpoints.latest()
     state = RunState() if latest is None else latest
     last_step = -1 if latest is None else state.step
@@ -208,9 +208,9 @@ async def restore(run: Run) -> RunState:
 
 
 def _with_lost_records(run: Run, state: RunState) -> RunState:
-    """Report record files that have lost their end since the checkpoint was written, and note them in the state.
+    """Report record files that were truncated after the checkpoint was written, and add them to the state.
 
-    The steps are not taken again by themselves: training has gone past them, and would lose what came after.
+    Their steps are not repeated automatically: training has passed them, and would lose the later steps.
     """
     directory = run.plan.directory
     losses = directory.trajectories.losses(state.record_bytes)
@@ -230,7 +230,7 @@ def _with_lost_records(run: Run, state: RunState) -> RunState:
 
 
 async def _enter_stage(run: Run, state: RunState) -> RunState:
-    """Change what the stage changes; in a run that goes on within it, only what no checkpoint holds."""
+    """Apply the stage's changes; in a run that resumes within the stage, only those that no checkpoint holds."""
     stage = run.plan.stage
     if stage.begins_with(state.step):
         logger.info(
@@ -256,7 +256,7 @@ async def _enter_stage(run: Run, state: RunState) -> RunState:
 
 
 async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
-    """Begin a checkpoint of `state`, where it is time to; training may go on when this returns."""
+    """Start a checkpoint of `state` if it is due; training may continue when this returns."""
     every = run.config.checkpoint.every_steps
     if state.step % every == 0 or state.step == run.config.run.num_steps:
         run.progress.start_phase(f"step {state.step} checkpoint")

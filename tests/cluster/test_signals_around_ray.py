@@ -43,7 +43,7 @@ def test_a_run_is_stopped_with_its_line_and_its_status(moment: str):
     time.sleep(0.5)  # well within it
     os.kill(driver.pid, signal.SIGTERM)
     _, errors = driver.communicate(timeout=100)
-    assert (driver.returncode, "stopped by SIGTERM; the same command goes on" in errors) == (
+    assert (driver.returncode, "stopped by SIGTERM; the same command resumes" in errors) == (
         128 + signal.SIGTERM,
         True,
     ), errors

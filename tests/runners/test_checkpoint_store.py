@@ -194,7 +194,7 @@ def test_a_disk_that_fails_in_mid_run_is_a_checkpoint_error_with_the_folder(tmp_
     shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").touch()
     for attempt in (lambda: store.put(2, "pass_rates.json", b"{}"), lambda: store.begin(3), store.owner):
-        with pytest.raises(CheckpointError, match=r"/checkpoints cannot be used: .*the same command goes on"):
+        with pytest.raises(CheckpointError, match=r"/checkpoints cannot be used: .*the same command resumes"):
             attempt()
 
 

@@ -1,4 +1,4 @@
-"""However a run ends, nothing of it stays behind, and the same command goes on from its last checkpoint."""
+"""However a run ends, nothing of it stays behind, and the same command resumes from its last checkpoint."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def end_and_look(run: RunProcess, name: str, *, whole_group: bool = False) -> No
     assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
     output = run.output()
     assert "Traceback" not in output
-    assert name == "SIGKILL" or f"stopped by {name}; the same command goes on" in output
+    assert name == "SIGKILL" or f"stopped by {name}; the same command resumes" in output
     if os.getuid() == 0:
         assert wait_until(lambda: not os.listdir(shared_memory)), os.listdir(shared_memory)
     os.close(shared_memory)

@@ -26,7 +26,7 @@ def test_a_full_disk_is_reported_with_the_folder_and_the_way_out(tmp_path: Path,
         with pytest.raises(DiskFullError) as failure, report_full_disk(disk):
             raise error
     assert str(failure.value) == (
-        f"run.dir: {disk}: no space left on its disk. Make room there; the same command goes on from the last checkpoint"
+        f"run.dir: {disk}: no space left on its disk. Make room there; the same command resumes from the last checkpoint"
     )
 
 

@@ -210,7 +210,7 @@ def test_the_same_command_goes_on_after_every_kind_of_signal(folder: Path, load:
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), stderr
         if number != signal.SIGKILL:
-            assert f"stopped by {number.name}; the same command goes on from its last checkpoint" in stderr
+            assert f"stopped by {number.name}; the same command resumes from its last checkpoint" in stderr
             assert "Traceback" not in stderr
         last = json.loads(checkpoint.read_bytes())["step"]
     assert last < 80
