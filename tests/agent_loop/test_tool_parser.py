@@ -61,7 +61,7 @@ def test_a_call_inside_a_thought_is_not_a_call():
 
 def test_a_call_in_a_thought_that_the_template_has_opened_is_not_a_call():
     call = '<tool_call>{"name": "%s", "arguments": {}}</tool_call>'
-    text = f"I could write {call % 'considered'}.</think>{call % 'call_read'}"
+    text = f"I could write {call % 'considered'}.</think>{call % 'made'}"
     assert [call_read.name for call_read in parse_tool_calls(text, id_prefix="0", in_thought=True)] == ["made"]
     assert [call_read.call_id for call_read in parse_tool_calls(text, id_prefix="0", in_thought=True)] == ["0-0"]
 
