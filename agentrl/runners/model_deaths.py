@@ -86,7 +86,7 @@ async def _restart_models(run: Run) -> None:
     Raises:
         RestoreRequiredError: that happened three times.
     """
-    run.progress.start_phase("starting the models again")
+    run.progress.start_phase("restarting the models")
     for num_starts in itertools.count(1):
         try:
             await run.learner.restart()

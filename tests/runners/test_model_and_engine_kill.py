@@ -37,6 +37,6 @@ def test_a_run_whose_rank_is_killed_restarts_its_models_and_reaches_its_end(tmp_
         assert "survived:       1 restart of the models" in output
     assert steps(tmp_path / "run") == [0, 1, 2, 3], "each step once, those after the checkpoint made again"
     assert [row.get("actor/restarts") for row in metrics(tmp_path / "run")][-1] == 1
-    assert "its process died; starting the models again" in (tmp_path / "run" / "run.log").read_text()
+    assert "its process died; restarting the models" in (tmp_path / "run" / "run.log").read_text()
     # Engines that had not been given the checkpoint's weights would have sampled with others than the actor.
     assert faults_of_run(tmp_path / "run", config="configs/demo.yaml", overrides=overrides) == []

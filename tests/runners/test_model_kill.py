@@ -40,7 +40,7 @@ def test_every_step_ends_once_whichever_model_dies_and_nothing_is_lost_or_left(o
     assert [kill.victim for kill in outcome.killed] == list(_MODELS)
     assert read_metrics(outcome.run_dir / "metrics.jsonl")[-1]["actor/restarts"] == len(_MODELS)
     log = (outcome.run_dir / "run.log").read_text()
-    assert log.count("its process died; starting the models again") == len(_MODELS)
+    assert log.count("its process died; restarting the models") == len(_MODELS)
     result = json.loads((outcome.run_dir / "result.json").read_text())
     assert result["survived"]["actor/restarts"] == len(_MODELS)
     assert f"survived:       {len(_MODELS)} restarts of the models" in outcome.output
