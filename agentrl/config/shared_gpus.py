@@ -15,9 +15,8 @@ def engines_share_gpus(config: RunConfig, *, gpus_outside: float = 0.0) -> bool:
         return 0 < gpus_outside < 1
     engines = next(pool for role, pool in cluster.roles.items() if "rollout" in role.split("_"))
     with_models = {pool for role, pool in cluster.roles.items() if role != "rollout"}
-    parts = (
-        0 < cluster.pools[engines].num_gpus < 1
-    )  # Ray may put parts of a GPU together, whatever pools they belong to
+    # Ray may put parts of a GPU together, whatever pools they belong to.
+    parts = 0 < cluster.pools[engines].num_gpus < 1
     return cluster.pools[engines].num_gpus > 0 and (
         engines in with_models or (parts and any(0 < cluster.pools[pool].num_gpus < 1 for pool in with_models))
     )

@@ -108,7 +108,7 @@ def test_a_reward_that_scores_none_of_the_first_batch_ends_the_run_with_its_reas
 def test_a_smaller_batch_says_so_at_its_end():
     budget = make_budget()
     lose(budget, range(3), FailureClass.REWARD)
-    with pytest.raises(DataError, match=r"none of the first 3 .*the reward of p0 is broken"):
+    with pytest.raises(DataError, match=r"failed on all of the first 3 .*the reward of p0 is broken"):
         budget.end_batch()
 
 

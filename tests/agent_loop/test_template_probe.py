@@ -95,7 +95,7 @@ def test_a_shipped_template_that_is_set_is_not_its_own_way_out(tmp_path: Path):
         ConfigError, match=r"an engine cannot stop there\. Set `model\.chat_template` to a template of your own"
     ) as raised:
         ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
-    assert "Set `model.chat_template" not in str(raised.value)
+    assert "Set `model.chat_template: " not in str(raised.value)
 
 
 def test_the_way_out_fits_the_tokens():
