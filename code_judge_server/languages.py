@@ -122,6 +122,17 @@ _NODE = ("env", "NODE_PATH=/usr/local/lib/node_modules:/usr/lib/node_modules")
 """Makes packages of `npm install -g` available, as in an ordinary project."""
 _GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
 """Makes Debian's library packages available; a program with a `go.mod` among its files is a module."""
+_JVM = (
+    "-XX:MaxRAM={memory_mb}m",
+    "-XX:MaxRAMPercentage=70",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=4",
+    "-XX:-UsePerfData",
+    "-Xss64m",
+)
+"""The heap is 70 % of the memory limit; a deep recursion fits into the stack of the main thread."""
+_JVM_BY_SCRIPT = ("env", f"JAVA_OPTS={' '.join(_JVM)}")
+"""The same for the start scripts of Scala and Kotlin, whose heap is otherwise 256 MiB at any limit."""
 _JAVATUPLES = "/usr/share/java/javatuples.jar"
 """Debian's path; programs of MultiPL-E import it, and Java ignores a missing file."""
 _JAVA_COMPILE = (
@@ -158,20 +169,7 @@ BUILT_IN = {
         source="Main.java",
         compile=("sh", "-c", _JAVA_COMPILE, "sh", "-J-XX:MaxRAM={memory_mb}m", OPTIONS),
         artifact="main.jar",
-        # The heap is 70 % of the memory limit; a deep recursion fits into the stack of the main thread.
-        run=(
-            "java",
-            "-XX:MaxRAM={memory_mb}m",
-            "-XX:MaxRAMPercentage=70",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=4",
-            "-XX:-UsePerfData",
-            "-Xss64m",
-            "-ea",
-            "-cp",
-            f"main.jar:.:*:{_JAVATUPLES}",
-            "Main",
-        ),
+        run=("java", *_JVM, "-ea", "-cp", f"main.jar:.:*:{_JAVATUPLES}", "Main"),
         probe=("javac", "-version"),
         read_only_paths=_READ_BY_JAVA,
     ),
@@ -206,18 +204,18 @@ BUILT_IN = {
         source="main.scala",
         compile=("scalac", "-J-XX:MaxRAM={memory_mb}m", OPTIONS, "-d", "main.jar", "main.scala"),
         artifact="main.jar",
-        run=("scala", "-J-XX:MaxRAM={memory_mb}m", "-J-Xss64m", "main.jar"),
+        run=(*_JVM_BY_SCRIPT, "scala", "main.jar"),
         read_only_paths=_READ_BY_JAVA,
     ),
     "kotlin": LanguageRules(
         source="main.kt",
         compile=("kotlinc", OPTIONS, "-include-runtime", "-d", "main.jar", "main.kt"),
         artifact="main.jar",
-        run=("java", "-XX:MaxRAM={memory_mb}m", "-Xss64m", "-ea", "-jar", "main.jar"),
+        run=("java", *_JVM, "-ea", "-jar", "main.jar"),
         read_only_paths=_READ_BY_JAVA,
     ),
     "kotlin_script": LanguageRules(
-        source="main.kts", run=("kotlinc", "-script", "main.kts"), read_only_paths=_READ_BY_JAVA
+        source="main.kts", run=(*_JVM_BY_SCRIPT, "kotlinc", "-script", "main.kts"), read_only_paths=_READ_BY_JAVA
     ),
     "d": LanguageRules(
         source="main.d", compile=("gdc", "-O2", OPTIONS, "-o", "main", "main.d"), artifact="main", run=("./main",)

@@ -1,6 +1,8 @@
 """The table of languages: built-in rows, rows of the settings, and unsupported fields of submissions."""
 
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,16 @@ def test_a_language_is_offered_with_the_program_that_is_there(
         words = command[2:] if command[0] == str(tmp_path / "env") else command
         first = run[0] if run[0].startswith("./") else str(tmp_path / run[0])
         assert words == (first, *run[1:])
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs java")
+@pytest.mark.parametrize("name", ["java", "kotlin", "kotlin_script", "scala"])
+def test_the_heap_of_a_jvm_is_70_percent_of_the_memory_limit(name: str) -> None:
+    run = command_for(BUILT_IN[name].run, memory_bytes=400 << 20)
+    flags = [word for word in " ".join(run).replace("JAVA_OPTS=", "").split() if word.startswith("-X")]
+    listing = subprocess.check_output(["java", *flags, "-XX:+PrintFlagsFinal", "-version"], text=True)
+    heap_bytes = int(re.findall(r"MaxHeapSize += (\d+)", listing)[0])
+    assert heap_bytes == pytest.approx(280 << 20, rel=0.01)
 
 
 def test_patterns_of_paths_are_what_is_there(tmp_path: Path) -> None:
