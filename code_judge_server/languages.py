@@ -120,8 +120,9 @@ def _c(standard: str) -> LanguageRules:
 
 _NODE = ("env", "NODE_PATH=/usr/local/lib/node_modules:/usr/lib/node_modules")
 """Makes packages of `npm install -g` available, as in an ordinary project."""
-_GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode")
-"""Makes Debian's library packages available; a program with a `go.mod` among its files is a module."""
+_GO = ("env", "GO111MODULE=auto", "GOPATH=/usr/share/gocode", "TMPDIR=.")
+"""Makes Debian's library packages available; a program with a `go.mod` among its files is a module. Go ignores a `go.mod` in
+the folder for temporary files, which is the program's folder in tiers C and D."""
 _JVM = (
     "-XX:MaxRAM={memory_mb}m",
     "-XX:MaxRAMPercentage=70",
@@ -175,8 +176,7 @@ BUILT_IN = {
     ),
     "go": LanguageRules(
         source="main.go",
-        # Go ignores a `go.mod` in the folder for temporary files, which is the program's folder in tiers C and D.
-        compile=(*_GO, "TMPDIR=.", "go", "build", OPTIONS, "-o", "main", "main.go"),
+        compile=(*_GO, "go", "build", OPTIONS, "-o", "main", "main.go"),
         artifact="main",
         run=("./main",),
         probe=("go", "list", "fmt"),

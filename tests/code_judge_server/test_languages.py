@@ -173,6 +173,13 @@ def test_the_heap_of_a_jvm_is_70_percent_of_the_memory_limit(name: str) -> None:
     assert heap_bytes == pytest.approx(280 << 20, rel=0.01)
 
 
+@pytest.mark.parametrize("name", ["go", "go_test"])
+def test_go_looks_for_modules_in_its_folder_for_temporary_files(name: str) -> None:
+    """The program's folder is that folder in tiers C and D, and Go ignores the absolute path of it."""
+    command = BUILT_IN[name].compile or BUILT_IN[name].run
+    assert "TMPDIR=." in command[: command.index("go")]
+
+
 def test_patterns_of_paths_are_what_is_there(tmp_path: Path) -> None:
     for version in (11, 17):
         (tmp_path / f"java-{version}-openjdk").mkdir()
