@@ -135,8 +135,8 @@ class Interactor(_NativeModel):
     code: SourceText
     """Source of the interactor, run in a jail of its own as `interactor input.txt output.txt expected.txt`, like testlib's. The
     first file has the stdin of the test case, the last its expected output, the second is empty and for the interactor to
-    write. Exit code 0 accepts, 1, 2, 4 and 8 do not; any other end is an `internal_error`, unless the judged program ended
-    first. The interactor has the server's default limits, and a second more than the judged program."""
+    write. It accepts, refuses and fails by the exit codes of a checker; a failure is no `internal_error` if the judged program
+    had ended first. The interactor has the server's default limits, and a second more than the judged program."""
 
 
 class TestCase(_NativeModel):

@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
+from code_judge_server.ending import Ending
 from code_judge_server.judging.compiling import Program
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import command_for
@@ -10,9 +12,10 @@ from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox import Job, JobLimits, Outcome
 
 FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
-ACCEPTS, REFUSES = 0, 1
-TESTLIB_REFUSES = (REFUSES, 2, 4, 8)
-"""Wrong answer, presentation error, dirt after the answer, unexpected end of file."""
+_ACCEPTS, _REFUSES = 0, 1
+_TESTLIB_REFUSES = (2, 4, 8)
+"""Presentation error, dirt after the answer, unexpected end of file. Python itself exits with 2 if it cannot open a file, so in
+Python they are failures."""
 UNCAUGHT = re.compile(
     rb"^(?:Traceback \(most recent call last\):\n  File \"|"
     rb"  \+ Exception Group Traceback \(most recent call last\):\n|"
@@ -31,6 +34,15 @@ class CheckerFailedError(Exception):
         super().__init__(message)
         self.outcome = outcome
         self.program_ran = program_ran
+
+
+class Decision(StrEnum):
+    """Decision of a checker or interactor about a program."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    FAILED = "failed"
+    """Neither: another exit code, a signal, a limit, or an uncaught Python exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +79,18 @@ class DecidingProgram:
             preload=self.program.preload,
         )
 
+    def decision(self, outcome: Outcome) -> Decision:
+        """Return the decision of a run."""
+        if outcome.ending is not Ending.EXITED or self.has_raised(outcome):
+            return Decision.FAILED
+        if outcome.exit_code == _ACCEPTS:
+            return Decision.ACCEPTED
+        refusals = (_REFUSES,) if self.is_python else (_REFUSES, *_TESTLIB_REFUSES)
+        return Decision.REFUSED if outcome.exit_code in refusals else Decision.FAILED
+
     def has_raised(self, outcome: Outcome) -> bool:
         """Return whether a run ended with an uncaught exception."""
-        return self.is_python and outcome.exit_code == REFUSES and UNCAUGHT.search(outcome.stderr) is not None
+        return self.is_python and outcome.exit_code == _REFUSES and UNCAUGHT.search(outcome.stderr) is not None
 
     def failure(self, outcome: Outcome) -> CheckerFailedError:
         """Return the error for a run that neither accepted nor refused."""

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from code_judge_server.ending import Ending
-from code_judge_server.judging.deciding_program import ACCEPTS, TESTLIB_REFUSES, DecidingProgram
+from code_judge_server.judging.deciding_program import DecidingProgram, Decision
 from code_judge_server.judging.run_results import end_of, status_of
 from code_judge_server.sandbox import Executor, Job, Outcome
 from code_judge_server.schemas import VerdictStatus
@@ -66,17 +66,16 @@ class InteractiveJudge:
             return status
         if other.ending in (Ending.MEMORY, Ending.CPU_TIME) and other.stdin_left_bytes >= _FLOOD_BYTES:
             return VerdictStatus.OUTPUT_LIMIT_EXCEEDED
-        raised = self._interactor.has_raised(other)
-        exited = other.ending is Ending.EXITED and other.signal is None
-        if exited and not raised and other.exit_code == ACCEPTS:
+        decision = self._interactor.decision(other)
+        if decision is Decision.ACCEPTED:
             return status
-        if exited and not raised and other.exit_code in TESTLIB_REFUSES:
+        if decision is Decision.REFUSED:
             sees_partner_gone = program.signal == signal.SIGPIPE or _LEFT_ALONE.search(program.stderr) is not None
             was_left = sees_partner_gone or other.ended_at <= program.ended_at
             return VerdictStatus.WRONG_ANSWER if status is VerdictStatus.ACCEPTED or was_left else status
         could_not_flush = self._interactor.is_python and other.exit_code == _PYTHON_COULD_NOT_FLUSH
         left_alone = other.signal == signal.SIGPIPE or (
-            (raised or could_not_flush) and _LEFT_ALONE.search(other.stderr) is not None
+            (self._interactor.has_raised(other) or could_not_flush) and _LEFT_ALONE.search(other.stderr) is not None
         )
         if left_alone and other.ending is Ending.EXITED:
             return VerdictStatus.WRONG_ANSWER if status is VerdictStatus.ACCEPTED else status

@@ -132,6 +132,7 @@ async def test_what_goes_wrong_in_the_program_is_its_own_verdict(judge: JudgeInP
     ("interactor", "told"),
     [
         ("1 / 0", "it ended with an exception"),
+        ("import sys; sys.exit(2)", "it ended with exit code 2; exit code 0 accepts and 1 refuses"),
         ("import sys; sys.exit(3)", "it ended with exit code 3; exit code 0 accepts and 1 refuses"),
         ("import os; os.abort()", "it was ended by signal 6"),
         ("int main(", "interactor: "),
