@@ -185,9 +185,8 @@ class Launcher:
             for descriptor, _ in self._poll.poll(_ORPHANS_INTERVAL_MS if self._ends_orphans else None):
                 if descriptor == self._server.fileno():
                     received = protocol.receive(self._server)
-                    if received is None:
+                    if received is None or not self._request(*received):
                         return
-                    self._request(*received)
                     continue
                 zygote = next((it for it in self._zygotes.values() if it.end.fileno() == descriptor), None)
                 if zygote is not None and not self._pass_answer(zygote):
@@ -195,10 +194,15 @@ class Launcher:
             if self._ends_orphans:
                 orphans.end_all(keep=[zygote.pid for zygote in self._zygotes.values()])
 
-    def _request(self, message: protocol.Message, descriptors: list[int]) -> None:
+    def _request(self, message: protocol.Message, descriptors: list[int]) -> bool:
+        """Pass a slot request to its zygote; return False if that could not load its modules."""
         name = message["preload"]
-        if name in self._zygotes and self._zygotes[name].has_ended():  # seen before `serve` handles its end
-            self._forget(self._zygotes[name])
+        ended = self._zygotes.get(name)
+        if ended is not None and ended.has_ended():  # seen before `serve` handles its end
+            ended.end.setblocking(False)
+            while self._zygotes.get(name) is ended:
+                if not self._pass_answer(ended):
+                    return False
         if name not in self._zygotes:
             self._start_zygote(name, in_hand=descriptors)
         zygote = self._zygotes[name]
@@ -206,6 +210,7 @@ class Launcher:
         with contextlib.suppress(OSError):  # it was just killed: pending requests are answered when its end is seen
             protocol.send(zygote.end, message, tuple(descriptors))
         protocol.close_all(descriptors)
+        return True
 
     def _pass_answer(self, zygote: "_Zygote") -> bool:
         """Pass on a zygote's message; return whether it could load its modules."""

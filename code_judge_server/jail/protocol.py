@@ -92,7 +92,10 @@ def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) 
         OSError: the connection broke, or the socket does not block and holds no message (BlockingIOError).
         ProtocolError: it is truncated, not a JSON object, or without a `kind`; its descriptors are closed.
     """
-    length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
+    try:
+        length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
+    except ConnectionResetError:  # the peer left messages unread; its own last ones come after this error
+        length, ancillary, flags, _ = end.recvmsg_into([_buffer], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
     data = bytes(_buffer[:length])
     descriptors = _descriptors(ancillary)
     if not data and not descriptors:

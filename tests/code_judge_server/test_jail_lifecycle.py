@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ from judge_process import wait_until
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.launcher import Launcher, _Zygote
 from code_judge_server.schemas import IsolationTier
 from tests.processes import still_running
 
@@ -257,6 +260,24 @@ def test_a_preload_set_that_cannot_be_loaded_is_told_by_its_name():
         assert received is not None
         assert received[0]["kind"] == "failed"
         assert "there_is_no_such_module" in received[0]["why"]
+
+
+def test_the_last_message_of_a_zygote_is_passed_on_before_a_request_restarts_it():
+    server, launchers_end = protocol.socket_pair()
+    machine: Any = SimpleNamespace(work_folder=None)
+    launcher = Launcher(launchers_end, machine, {})
+    end, zygotes_end = protocol.socket_pair()
+    zygote = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zygote.pid, os.WEXITED | os.WNOWAIT)
+    launcher._zygotes["odd"] = _Zygote("odd", zygote.pid, end)
+    protocol.send(end, {"kind": "slot", "number": 0})  # which it leaves unread
+    protocol.send(zygotes_end, {"kind": "failed", "why": "no such module"})
+    zygotes_end.close()
+    assert not launcher._request({"kind": "slot", "number": 1, "preload": "odd"}, [])
+    assert protocol.receive(server) == ({"kind": "failed", "why": "no such module"}, [])
+    zygote.wait()
+    for left in (server, launchers_end, end):
+        left.close()
 
 
 @pytest.mark.parametrize("compiled_init", [True, False])
