@@ -23,16 +23,16 @@ class LimitPolicy:
     maxima: Limits
     """Upper bounds on the limits of a submission."""
 
-    def effective(self, asked: Limits) -> JobLimits:
+    def effective(self, requested: Limits) -> JobLimits:
         """Return the limits that apply when a submission asks for these."""
-        return JobLimits(**{name: self._effective(asked, name) for name in _JOB_LIMITS})
+        return JobLimits(**{name: self._effective(requested, name) for name in _JOB_LIMITS})
 
-    def told(self, asked: Limits) -> Limits:
+    def effective_limits(self, requested: Limits) -> Limits:
         """Return the limits that apply when a submission asks for these, compiler limit included, for its verdict."""
-        return as_limits(self.effective(asked), compile_time_s=self._effective(asked, "compile_time_s"))
+        return as_limits(self.effective(requested), compile_time_s=self._effective(requested, "compile_time_s"))
 
-    def _effective(self, asked: Limits, name: str) -> Any:
-        wanted = getattr(asked, name)
+    def _effective(self, requested: Limits, name: str) -> Any:
+        wanted = getattr(requested, name)
         return min(getattr(self.defaults, name) if wanted is None else wanted, getattr(self.maxima, name))
 
 

@@ -61,24 +61,24 @@ def can_list_children() -> bool:
 
 def children(pid: int) -> list[int]:
     """Return the process ids of the children of `pid`; none if it has ended."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as listing:
-                found.extend(map(int, listing.read().split()))
+                pids.extend(map(int, listing.read().split()))
     except (FileNotFoundError, ProcessLookupError):
         pass  # it ended meanwhile: the next call finds its children below the subreaper
-    return found
+    return pids
 
 
 def descendants(pid: int, *, at_most: int) -> list[int]:
     """Return the processes below `pid`, parents before children, at most `at_most`: a fork bomb outruns any walk."""
-    found = children(pid)
-    for descendant in found:  # grows while it is walked
-        if len(found) >= at_most:
+    pids = children(pid)
+    for descendant in pids:  # grows while it is walked
+        if len(pids) >= at_most:
             break
-        found.extend(children(descendant))
-    return found[:at_most]
+        pids.extend(children(descendant))
+    return pids[:at_most]
 
 
 def kill_descendants(pid: int) -> None:
@@ -182,8 +182,8 @@ def _first_found(pid: int, count: Callable[[str], int]) -> int:
     """Return the first result of `count` in the folder of a process or, if its leader has exited, of a thread."""
     for folder in _folders(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if found := count(folder):
-                return found
+            if number := count(folder):
+                return number
     return 0
 
 

@@ -26,8 +26,8 @@ def choose_executor(settings: Settings) -> Executor:
         IsolationRefusedError: the tier is weaker than `require_isolation`, not `use_isolation`, or too weak for the address.
     """
     most_slots = settings.total_slots + settings.max_sessions
-    found = find_tier(settings.use_isolation or IsolationTier.A, num_slots=most_slots)
-    tier, canaries = found.tier, found.canaries
+    tier_search = find_tier(settings.use_isolation or IsolationTier.A, num_slots=most_slots)
+    tier, canaries = tier_search.tier, tier_search.canaries
     if settings.use_isolation not in (None, tier):
         raise IsolationRefusedError(
             f"use_isolation: tier {settings.use_isolation} is asked for, and {_reached(tier, canaries)}"
@@ -48,7 +48,7 @@ def choose_executor(settings: Settings) -> Executor:
         plan = make_plan(
             tier,
             num_slots=settings.total_slots + num_sessions,
-            slot_users=found.slot_users,
+            slot_users=tier_search.slot_users,
             preloads=settings.preload_sets,
             read_only=[*map(str, settings.read_only_paths), *paths_to_show(located_languages(settings.languages))],
         )

@@ -77,7 +77,7 @@ def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str,
     Returns:
         The contents by path, and whether a file was left out for its size.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     any_left_out = False
     for path in paths:
         try:
@@ -89,8 +89,8 @@ def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str,
             continue
         if content is not None:
             max_bytes -= len(content)
-            found[path] = content
-    return found, any_left_out
+            contents[path] = content
+    return contents, any_left_out
 
 
 class _TooLargeError(Exception):

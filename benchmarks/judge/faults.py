@@ -17,19 +17,19 @@ _NAMES_BY_DEPTH = {1: "launcher", 2: "launcher", 3: "zygote", 4: "slot", 5: "hel
 
 def victims(server: psutil.Process, isolation: str) -> list[tuple[str, psutil.Process]]:
     """Return the live parts of a judge below its server, each with its role."""
-    found = []
+    parts = []
     layer = [server]
     for depth in range(1, 1 + _DEPTH_OF_SLOTS.get(isolation, max(_NAMES_BY_DEPTH))):
         layer = [child for parent in layer for child in _children(parent)]
         if isolation in _DEPTH_OF_SLOTS:
             role = "slot" if depth == _DEPTH_OF_SLOTS[isolation] else _NAMES_BY_DEPTH[depth]
-            found += [(role, process) for process in layer]
+            parts += [(role, process) for process in layer]
         else:
             judge_level = _namespace_level(server) + 1
-            found += [
+            parts += [
                 (_NAMES_BY_DEPTH[depth], process) for process in layer if 0 < _namespace_level(process) <= judge_level
             ]
-    return found
+    return parts
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -54,11 +54,11 @@ async def kill_at_random(
     """Kill one part every `pause_s` seconds on average, each role as often as the others, until cancelled."""
     while True:
         await asyncio.sleep(rng.expovariate(1 / pause_s))
-        found = victims(server, isolation)
-        if not found:
+        parts = victims(server, isolation)
+        if not parts:
             continue
-        role = rng.choice(sorted({name for name, _ in found}))
-        victim = rng.choice([process for name, process in found if name == role])
+        role = rng.choice(sorted({name for name, _ in parts}))
+        victim = rng.choice([process for name, process in parts if name == role])
         try:
             victim.kill()
         except psutil.NoSuchProcess:

@@ -109,14 +109,14 @@ def timers() -> Iterator[list[Timer]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floor-")))
         if compiler := shutil.which("cc"):
             commands = {"fork of an empty process": [_compiled(compiler, folder)], **commands}
-        found = []
+        started = []
         for name, command in commands.items():
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
             stack.callback(_stop, process)
-            found.append(
+            started.append(
                 Timer(name=name, process=process, per_round=_FORKS_PER_ROUND if "fork" in name else _STARTS_PER_ROUND)
             )
-        yield found
+        yield started
 
 
 def _preloaded(modules: Sequence[str]) -> list[str]:

@@ -162,7 +162,9 @@ async def compare_sleepers(server: Server, num_calls: int, *, num_slots: int, se
                 {
                     "sleepers": name,
                     "number": num_sleepers,
-                    "slept s": sum(it.verdict["wall_time_s"] for it in answers if it.call.kind is Kind.SLEEP),
+                    "slept s": sum(
+                        answer.verdict["wall_time_s"] for answer in answers if answer.call.kind is Kind.SLEEP
+                    ),
                     "total s": total_s,
                     **{f"queue s {at}": value for at, value in report.percentiles(waits).items()},
                 }

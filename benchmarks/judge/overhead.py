@@ -65,7 +65,7 @@ async def arrive(num_calls: int, rate: float, send: Callable[[int], Awaitable[No
     rng = random.Random(seed)
     latencies_s, lateness_s = [0.0] * num_calls, [0.0] * num_calls
 
-    async def one(number: int, due: float) -> None:
+    async def send_when_due(number: int, due: float) -> None:
         lateness_s[number] = perf_counter() - due
         await send(number)
         latencies_s[number] = perf_counter() - due
@@ -76,7 +76,7 @@ async def arrive(num_calls: int, rate: float, send: Callable[[int], Awaitable[No
             due += rng.expovariate(rate)
             if (wait_s := due - perf_counter()) > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(one(number, due))
+            group.create_task(send_when_due(number, due))
     return Arrivals(latencies_s=latencies_s, lateness_s=lateness_s)
 
 

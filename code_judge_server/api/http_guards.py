@@ -85,10 +85,10 @@ class RequireToken:
         """Pass the request on, or refuse it."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self._app(scope, receive, send)
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if hmac.compare_digest(given, self._expected):
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        if hmac.compare_digest(authorization, self._expected):
             return await self._app(scope, receive, send)
-        self._log_refusal(scope, "wrong" if given else "missing")
+        self._log_refusal(scope, "wrong" if authorization else "missing")
         error = RejectedError("authorization: the bearer token is missing or wrong", status_code=401)
         headers = {"WWW-Authenticate": "Bearer"}
         if not {b"content-length", b"transfer-encoding"} & {name for name, _ in scope["headers"]}:

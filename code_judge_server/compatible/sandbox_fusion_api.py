@@ -107,8 +107,8 @@ class _SandboxFusion:
         if status is RunStatus.SANDBOX_ERROR:
             return RunJupyterResponse(status=status, message=verdict.stderr or verdict.status)
         driver = run_result(verdict, too_late=_has_killed_itself(verdict, limits))
-        told = verdict.files.get(notebook_driver.RESULT_FILE, b"")
-        cells = read_cell_results(told, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
+        results = verdict.files.get(notebook_driver.RESULT_FILE, b"")
+        cells = read_cell_results(results, num_cells=len(body.cells), max_chars=self._settings.max_reply_chars)
         if cells is None:
             return RunJupyterResponse(status=RunStatus.FAILED, driver=driver)
         if len(cells) < len(body.cells):  # it ended before the last cell, whatever its exit code

@@ -66,18 +66,18 @@ def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1)
             canaries.append(users_canary)
             if slot_users is not None:
                 return Found(tier=tier, canaries=canaries, slot_users=slot_users)
-        why = canary_job.run(tier)
-        canaries.append(Canary(name=f"a job in tier {tier.value}", passed=why is None, detail=why or "ran"))
-        if why is None:
+        failure = canary_job.run(tier)
+        canaries.append(Canary(name=f"a job in tier {tier.value}", passed=failure is None, detail=failure or "ran"))
+        if failure is None:
             return Found(tier=tier, canaries=canaries)
     return Found(tier=IsolationTier.D, canaries=canaries)
 
 
 def _try_slot_users(tier: IsolationTier, num_slots: int) -> tuple[SlotUsers | None, Canary]:
     users = find_slot_users(num_slots)
-    why = _NO_SLOT_USERS if users is None else canary_job.run(tier, users)
-    if users is None or why is not None:
-        return None, Canary(name=f"users for slots in tier {tier.value}", passed=False, detail=why or "")
+    failure = _NO_SLOT_USERS if users is None else canary_job.run(tier, users)
+    if users is None or failure is not None:
+        return None, Canary(name=f"users for slots in tier {tier.value}", passed=False, detail=failure or "")
     detail = f"a job ran; {users.described}"
     return users, Canary(name=f"users for slots in tier {tier.value}", passed=True, detail=detail)
 
@@ -90,10 +90,10 @@ def _probe_kernel() -> list[Canary]:
         )
         return [Canary(name=name, passed=passed, detail=detail) for name, passed, detail in json.loads(done.stdout)]
     except subprocess.CalledProcessError as error:
-        why = error.stderr.decode(errors="replace").strip()[-200:]
+        failure = error.stderr.decode(errors="replace").strip()[-200:]
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        why = str(error)
-    return [Canary(name="probes", passed=False, detail=why)]
+        failure = str(error)
+    return [Canary(name="probes", passed=False, detail=failure)]
 
 
 def _probe_seccomp() -> Canary:

@@ -111,41 +111,41 @@ def make_cgroups() -> Cgroups:
     own = _own_groups()
     version = 1 if all(controller in own for controller in CONTROLLERS_V1) else 2
     parents = {controller: own[controller] for controller in CONTROLLERS_V1} if version == 1 else {"": own.get("")}
-    made = Cgroups(version=version, folders={})
+    cgroups = Cgroups(version=version, folders={})
     name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     try:
         for controller, parent in parents.items():
             if parent is None:
                 raise NoCgroupsError("cgroups: no hierarchy with the controllers memory, pids and cpuacct is mounted")
-            _make_group(made, controller, parent, name)
+            _make_group(cgroups, controller, parent, name)
         if version == 1 and _CPU in own and own[_CPU] not in parents.values():
             with contextlib.suppress(OSError):  # programs then have no CPU shares
-                _make_group(made, _CPU, own[_CPU], name)
-        made.weigh()
-        for parent in {folder.parent for folder in made.folders.values()}:
+                _make_group(cgroups, _CPU, own[_CPU], name)
+        cgroups.weigh()
+        for parent in {folder.parent for folder in cgroups.folders.values()}:
             _remove_stale_elsewhere(parent)
     except OSError as error:
-        made.remove()
+        cgroups.remove()
         raise NoCgroupsError(f"cgroups: {error}") from error
-    return made
+    return cgroups
 
 
-def _make_group(made: Cgroups, controller: str, parent: Path, name: str) -> None:
+def _make_group(cgroups: Cgroups, controller: str, parent: Path, name: str) -> None:
     """Create this server's group in one hierarchy.
 
     Raises:
         NoCgroupsError: the controllers are missing, or the group holds other processes.
         OSError: the kernel refuses.
     """
-    if made.version == 2:
+    if cgroups.version == 2:
         _enable_controllers(parent)
     folder = parent / name
     with _locked(parent):
         _remove_stale(parent)
         folder.mkdir()
-        made.folders[controller] = folder
-        made.locks.append(folder_lock.lock(folder, folder_lock.SHARED))
-    if made.version == 2:
+        cgroups.folders[controller] = folder
+        cgroups.locks.append(folder_lock.lock(folder, folder_lock.SHARED))
+    if cgroups.version == 2:
         (folder / "cgroup.subtree_control").write_text(_enabling())
         _enable_shares(parent, folder)
 
@@ -156,7 +156,7 @@ def _own_groups() -> dict[str, Path]:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         paths.update(dict.fromkeys(controllers.split(","), path))
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, folder = before.split()[3:5]
@@ -165,8 +165,8 @@ def _own_groups() -> dict[str, Path]:
         for name in set(names) & set(paths):
             below = os.path.relpath(paths[name], root)
             if not below.startswith(".."):
-                found[name] = Path(folder, below)
-    return found
+                folders[name] = Path(folder, below)
+    return folders
 
 
 def _enabling() -> str:
@@ -180,8 +180,8 @@ def _enable_controllers(own: Path) -> None:
         NoCgroupsError: the controllers are missing, or the group holds other processes.
         OSError: the kernel refuses.
     """
-    there = (own / "cgroup.controllers").read_text().split()
-    if missing := sorted(set(_CONTROLLERS_V2) - set(there)):
+    controllers = (own / "cgroup.controllers").read_text().split()
+    if missing := sorted(set(_CONTROLLERS_V2) - set(controllers)):
         raise NoCgroupsError(f"cgroups: {own} lacks the controllers {missing}")
     if set(_CONTROLLERS_V2) <= set((own / "cgroup.subtree_control").read_text().split()):
         return
@@ -223,15 +223,15 @@ def _remove_stale_elsewhere(own: Path) -> None:
     top = own
     while (top.parent / "cgroup.procs").exists():
         top = top.parent
-    searched, found = [top], list[Path]()
+    searched, stale = [top], list[Path]()
     for folder in searched:  # grows while it is walked
         with contextlib.suppress(OSError):
             for entry in os.scandir(folder):
                 if entry.is_dir(follow_symlinks=False):
-                    (found if entry.name.startswith(_PREFIX) else searched).append(Path(entry.path))
+                    (stale if entry.name.startswith(_PREFIX) else searched).append(Path(entry.path))
         if len(searched) > _MOST_FOLDERS:
             break
-    for parent in {folder.parent for folder in found} - {own}:
+    for parent in {folder.parent for folder in stale} - {own}:
         with contextlib.suppress(OSError), _locked(parent):
             _remove_stale(parent)
 

@@ -56,7 +56,7 @@ def _compiled(part: str) -> bytes:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise NotCompiledError("no C compiler: none of cc, gcc and clang is on the PATH")
-    said = ""
+    output = ""
     with tempfile.TemporaryDirectory(prefix="code-judge-") as folder:
         target = Path(folder, "compiled")
         for linking in _LINKING[part]:
@@ -68,5 +68,5 @@ def _compiled(part: str) -> bytes:
                 raise NotCompiledError(f"{compiler}: {error}") from error
             if done.returncode == 0:
                 return target.read_bytes()
-            said = done.stderr
-    raise NotCompiledError(f"{compiler} {part}: {said[-500:].strip()}")
+            output = done.stderr
+    raise NotCompiledError(f"{compiler} {part}: {output[-500:].strip()}")

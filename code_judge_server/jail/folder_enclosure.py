@@ -73,11 +73,11 @@ class FolderEnclosure:
 
 def count_own_tasks() -> int:
     """Return the number of this user's processes and threads on the machine; takes a few milliseconds for hundreds of them."""
-    found = 0
+    num_tasks = 0
     for entry in os.scandir("/proc"):
         try:
             if entry.name.isdigit() and entry.stat().st_uid == os.getuid():
-                found += len(os.listdir(f"{entry.path}/task"))
+                num_tasks += len(os.listdir(f"{entry.path}/task"))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended, or belongs to another user
-    return found
+    return num_tasks

@@ -195,9 +195,9 @@ def measure() -> Stack:
 def _read_word(address: int) -> int:
     """Return a pointer read from memory; 0 for unmapped addresses, so that a wrong guess crashes nothing."""
     word = ctypes.c_size_t()
-    here = _Area(ctypes.addressof(word), _WORD_BYTES)
-    there = _Area(address, _WORD_BYTES)
-    ctypes.CDLL(None).process_vm_readv(os.getpid(), ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    local = _Area(ctypes.addressof(word), _WORD_BYTES)
+    remote = _Area(address, _WORD_BYTES)
+    ctypes.CDLL(None).process_vm_readv(os.getpid(), ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
     return word.value
 
 

@@ -93,8 +93,8 @@ def _write(path: str, content: bytes) -> None:
 
 def outermost(paths: list[str]) -> list[str]:
     """Return the paths without those that do not exist or lie below another one."""
-    there = sorted({path for path in paths if os.path.lexists(path)})
-    return [path for path in there if not any(path.startswith(f"{other}/") for other in there)]
+    existing = sorted({path for path in paths if os.path.lexists(path)})
+    return [path for path in existing if not any(path.startswith(f"{other}/") for other in existing)]
 
 
 def _show(path: str, base: str) -> None:

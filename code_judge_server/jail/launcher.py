@@ -188,7 +188,9 @@ class Launcher:
                     if received is None or not self._request(*received):
                         return
                     continue
-                zygote = next((it for it in self._zygotes.values() if it.end.fileno() == descriptor), None)
+                zygote = next(
+                    (candidate for candidate in self._zygotes.values() if candidate.end.fileno() == descriptor), None
+                )
                 if zygote is not None and not self._pass_answer(zygote):
                     return
             if self._ends_orphans:

@@ -71,11 +71,11 @@ def end_all_and_exit(*_: object) -> NoReturn:
 
 def _children(pid: int) -> list[int]:
     """Return the children of all threads of a process; none if it has ended."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as listing:
-                found.extend(map(int, listing.read().split()))
+                pids.extend(map(int, listing.read().split()))
     except (FileNotFoundError, ProcessLookupError):
         pass  # it ended meanwhile: its children fall to a subreaper, and are found there
-    return found
+    return pids

@@ -212,19 +212,19 @@ def _with_links(paths: Sequence[str]) -> list[str]:
 
 
 def _links_and_end(path: str) -> list[str]:
-    found: list[str] = []
-    here, ahead = "", path.split("/")[::-1]
-    while ahead and len(found) < _MOST_LINKS:
+    links: list[str] = []
+    resolved, ahead = "", path.split("/")[::-1]
+    while ahead and len(links) < _MOST_LINKS:
         name = ahead.pop()
         if name in ("", ".", ".."):
-            here = os.path.dirname(here) if name == ".." else here
-        elif os.path.islink(step := f"{here}/{name}"):
-            found.append(step)
+            resolved = os.path.dirname(resolved) if name == ".." else resolved
+        elif os.path.islink(step := f"{resolved}/{name}"):
+            links.append(step)
             target = os.readlink(step)
-            here = "" if target.startswith("/") else here
+            resolved = "" if target.startswith("/") else resolved
             ahead += target.split("/")[::-1]
         else:
-            here = step
+            resolved = step
     if ahead:
         raise HiddenPathError(f"{path}: more than {_MOST_LINKS} links lead there. Name where it really is")
-    return [*found, here or "/"]
+    return [*links, resolved or "/"]

@@ -113,11 +113,11 @@ def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) 
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
+    descriptors = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)
 
 
 def close_all(descriptors: Sequence[int]) -> None:

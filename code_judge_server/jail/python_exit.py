@@ -47,10 +47,10 @@ def prepare() -> None:
     """Find the types whose objects end invisibly, among those that exist before the fork."""
     _find_unraisable_type()
     _modules_before.update(_modules)
-    candidates = {type(it) for it in get_objects()} | {io.StringIO, io.BytesIO}
+    candidates = {type(item) for item in get_objects()} | {io.StringIO, io.BytesIO}
     # A lookup, not `_has_finalizer`: it gives each type its version tag, otherwise every child would write it to its own page.
     _harmless_types.update(
-        it for it in candidates if not issubclass(it, _UNDISTINGUISHED) and not hasattr(it, "__del__")
+        item for item in candidates if not issubclass(item, _UNDISTINGUISHED) and not hasattr(item, "__del__")
     )
     _harmless_types.update((io.StringIO, io.BytesIO))
 
@@ -123,8 +123,8 @@ def _end_is_visible() -> bool:
     try:
         objects = get_objects()
         kinds = set(map(type, objects)) - _harmless_types
-        suspicious = {it for it in kinds if issubclass(it, _UNDISTINGUISHED) or _has_finalizer(it)}
-        return bool(suspicious) and any(_ends_visibly(it, type(it)) for it in objects if type(it) in suspicious)
+        suspicious = {item for item in kinds if issubclass(item, _UNDISTINGUISHED) or _has_finalizer(item)}
+        return bool(suspicious) and any(_ends_visibly(item, type(item)) for item in objects if type(item) in suspicious)
     except Exception:  # noqa: BLE001 - raised by a metaclass of the program
         return True
 
@@ -133,14 +133,14 @@ def _has_finalizer(kind: type) -> bool:
     return any("__del__" in _names_of(base) for base in _lineage_of(kind))
 
 
-def _ends_visibly(it: object, kind: type) -> bool:
+def _ends_visibly(item: object, kind: type) -> bool:
     if issubclass(kind, type):
-        names = _names_of(it)
+        names = _names_of(item)
         return "__del__" in names and names.get("__module__", "").partition(".")[0] not in stdlib_module_names
     if kind is GeneratorType:
-        return it.gi_frame is not None and it.gi_frame.f_lasti >= 0 and bool(it.gi_code.co_exceptiontable)  # pyright: ignore
+        return item.gi_frame is not None and item.gi_frame.f_lasti >= 0 and bool(item.gi_code.co_exceptiontable)  # pyright: ignore
     if kind is CoroutineType:
-        return it.cr_frame is not None  # pyright: ignore
+        return item.cr_frame is not None  # pyright: ignore
     if issubclass(kind, ref):
-        return getattr(it.__callback__, "__module__", None) == "__main__"  # pyright: ignore
-    return not (issubclass(kind, IOBase) and it.closed)  # pyright: ignore
+        return getattr(item.__callback__, "__module__", None) == "__main__"  # pyright: ignore
+    return not (issubclass(kind, IOBase) and item.closed)  # pyright: ignore

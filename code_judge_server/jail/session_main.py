@@ -230,10 +230,10 @@ def _be_cell(message: Message, descriptors: list[int], notebook: Notebook) -> so
     kept = error is None or message["keep_on_error"]
     exit_code = 0 if error is None else _exit_code(error)
     del error  # and with it the frames of the cell
-    left = _leave_threads_behind() if kept and len(os.listdir("/proc/self/task")) > 1 else None
+    old_process_fd = _leave_threads_behind() if kept and len(os.listdir("/proc/self/task")) > 1 else None
     _send(supervisor, {"kept": kept, "pid": os.getpid(), "exit_code": exit_code})
-    if left is not None:
-        os.close(left)
+    if old_process_fd is not None:
+        os.close(old_process_fd)
     if not kept:
         os._exit(exit_code)
     _swap_oom_score_adj(oom_score_adj)

@@ -31,8 +31,8 @@ class SlotCgroup:
     def __init__(self, version: int, folders: dict[str, int]) -> None:
         """Enter the group, given by one open folder per controller."""
         self._version = version
-        one = folders.get("", -1)
-        memory, pids = folders.get("memory", one), folders.get("pids", one)
+        unified = folders.get("", -1)
+        memory, pids = folders.get("memory", unified), folders.get("pids", unified)
         for folder in folders.values():
             entrance = _open("cgroup.procs", folder, os.O_WRONLY)
             _write(entrance, "0")
@@ -106,5 +106,5 @@ def _read_int(file: int) -> int:
 def _counter(file: int, name: bytes) -> int:
     """Return the number after `name` in a file of lines such as `oom_kill 3`, 0 if it is missing."""
     lines = b"\n" + os.pread(file, 4096, 0)
-    _, found, rest = lines.partition(b"\n" + name + b" ")
-    return int(rest.partition(b"\n")[0]) if found else 0
+    _, separator, rest = lines.partition(b"\n" + name + b" ")
+    return int(rest.partition(b"\n")[0]) if separator else 0

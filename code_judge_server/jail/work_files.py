@@ -58,10 +58,10 @@ def collect_files(paths: list[str], max_bytes: int, target: int) -> list[list[in
         with contextlib.suppress(OSError):
             source = syscalls.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             try:
-                found = os.fstat(source)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(source)
+                if not stat.S_ISREG(status.st_mode):
                     continue
-                size = _copy(source, target, found.st_size) if found.st_size <= free else None
+                size = _copy(source, target, status.st_size) if status.st_size <= free else None
                 free -= size or 0
                 collected.append([index, size])
             finally:

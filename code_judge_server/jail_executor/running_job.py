@@ -95,7 +95,7 @@ class RunningJob:
             ProtocolError: the command, or the list of the files' sizes, is too long for one message.
         """
         job = self._job
-        given = [sealed.files, sealed.stdin if partner is None else partner.stdin]
+        descriptors = [sealed.files, sealed.stdin if partner is None else partner.stdin]
         pipe_ends: list[int] = []
         try:
             for _ in range(2):
@@ -104,16 +104,16 @@ class RunningJob:
                 self._streams += (OutputStream(read, job.limits.output_bytes),)
                 # A job has another user, and may open /dev/stdout as any program; but not for reading, which would never end.
                 os.fchmod(write, 0o222)
-            given += pipe_ends if partner is None else (partner.stdout, pipe_ends[1])
+            descriptors += pipe_ends if partner is None else (partner.stdout, pipe_ends[1])
             if partner is not None:
                 self._partner_stdin = os.dup(partner.stdin)
             if job.collect:
                 self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
-                given.append(self._collected)
+                descriptors.append(self._collected)
             self._meter.restart()
             if job.spent is not None:
                 job.spent.read_running_s = self._cpu_time_so_far_s
-            send(self._message(interpret), tuple(given))
+            send(self._message(interpret), tuple(descriptors))
         finally:
             for fd in pipe_ends:
                 os.close(fd)

@@ -99,9 +99,9 @@ def _are_close(got: bytes, want: bytes, absolute: Decimal, relative: Decimal) ->
 
 
 def _not_finite(word: bytes) -> str | None:
-    found = _NOT_FINITE.fullmatch(word)
-    if found is None:
+    match = _NOT_FINITE.fullmatch(word)
+    if match is None:
         return None
-    if found[2].lower() == b"nan":
+    if match[2].lower() == b"nan":
         return "nan"
-    return "-inf" if found[1] == b"-" else "inf"
+    return "-inf" if match[1] == b"-" else "inf"

@@ -55,8 +55,8 @@ class InteractiveJudge:
         status = self._decide(program, other)
         if status is VerdictStatus.ACCEPTED:
             return Interaction(outcome=program, status=status)
-        said = other.stderr or (b"" if other.ending is Ending.EXITED else f"it {end_of(other)}".encode())
-        labelled = said and b"interactor: " + said
+        message = other.stderr or (b"" if other.ending is Ending.EXITED else f"it {end_of(other)}".encode())
+        labelled = message and b"interactor: " + message
         stderr = b"\n".join(filter(None, (program.stderr, labelled)))
         return Interaction(outcome=replace(program, stderr=stderr), status=status)
 

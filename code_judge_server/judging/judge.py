@@ -123,21 +123,21 @@ class Judge:
             cpu_time_s=cpu_time_s,
             wall_time_s=wall_time_s,
             queue_time_s=queue_time_s,
-            limits=self._limits.told(submission.limits) if status is VerdictStatus.CANCELLED else None,
+            limits=self._limits.effective_limits(submission.limits) if status is VerdictStatus.CANCELLED else None,
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )
 
     def _checker_failure(self, submission: Submission, error: CheckerFailedError, *, queue_time_s: float) -> Verdict:
-        said = run_result(error.outcome, VerdictStatus.INTERNAL_ERROR, max_chars=self._max_reply_chars)
+        result = run_result(error.outcome, VerdictStatus.INTERNAL_ERROR, max_chars=self._max_reply_chars)
         return Verdict(
             id=submission.id,
             status=VerdictStatus.INTERNAL_ERROR,
-            stderr=f"{error}. It wrote: {said.stderr}",
-            stderr_truncated=said.stderr_truncated,
-            stderr_invalid_utf8=said.stderr_invalid_utf8,
+            stderr=f"{error}. It wrote: {result.stderr}",
+            stderr_truncated=result.stderr_truncated,
+            stderr_invalid_utf8=result.stderr_invalid_utf8,
             queue_time_s=queue_time_s,
-            limits=self._limits.told(submission.limits) if error.program_ran else None,
+            limits=self._limits.effective_limits(submission.limits) if error.program_ran else None,
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )
@@ -216,19 +216,19 @@ class Judge:
             tests=runs.of_tests,
             files=dict(runs.files),
             files_truncated=runs.files_cut,
-            limits=self._limits.told(submission.limits),
+            limits=self._limits.effective_limits(submission.limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )
 
     def _compile_error(self, submission: Submission, error: CompileError, *, queue_time_s: float) -> Verdict:
-        said = run_result(error.outcome, VerdictStatus.COMPILE_ERROR, max_chars=self._max_reply_chars)
+        result = run_result(error.outcome, VerdictStatus.COMPILE_ERROR, max_chars=self._max_reply_chars)
         return Verdict(
-            **vars(said) | {"cpu_time_s": 0.0, "wall_time_s": 0.0, "stderr": said.stderr or str(error)},
+            **vars(result) | {"cpu_time_s": 0.0, "wall_time_s": 0.0, "stderr": result.stderr or str(error)},
             id=submission.id,
             queue_time_s=queue_time_s,
             compile_time_s=error.outcome.wall_time_s,
-            limits=self._limits.told(submission.limits),
+            limits=self._limits.effective_limits(submission.limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
         )

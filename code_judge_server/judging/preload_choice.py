@@ -69,7 +69,7 @@ def _wrapped(source: bytes) -> Iterator[bytes]:
 
 def _imported(source: bytes) -> set[str]:
     """Return the top-level names in the import statements of a program."""
-    found: set[str] = set()
+    names: set[str] = set()
     for count, match in enumerate(_IMPORT.finditer(source)):
         if count == _MAX_IMPORTS:
             break
@@ -77,5 +77,5 @@ def _imported(source: bytes) -> set[str]:
         for name in [from_] if from_ else imported.split(b",", _MAX_IMPORTS):
             words = name.partition(b".")[0].split(None, 1)
             if words:
-                found.add(words[0].decode("ascii", "replace"))
-    return found
+                names.add(words[0].decode("ascii", "replace"))
+    return names

@@ -51,16 +51,16 @@ def read_report(file: int, *, max_chars: int) -> CellReport:
 
 def read_files(file: int, report: CellReport, paths: Sequence[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
     """Return the contents of the files that a cell reports in `file`, and whether one was left out for want of room."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     offset = 0
     for index, size in report.files:
         if size is None:
             continue
         if not 0 <= index < len(paths) or not 0 <= size <= max_bytes - offset:
             break  # an honest session does not report this
-        found[paths[index]] = os.pread(file, size, offset)
+        contents[paths[index]] = os.pread(file, size, offset)
         offset += size
-    return found, any(size is None for _, size in report.files)
+    return contents, any(size is None for _, size in report.files)
 
 
 def _first(display: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]:

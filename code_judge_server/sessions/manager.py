@@ -241,11 +241,11 @@ class SessionManager:
         return session
 
     def _limits(self, session: Session, cell: CellRequest) -> JobLimits:
-        asked = {
+        requested = {
             "cpu_time_s": cell.cpu_time_s or session.limits.cpu_time_s,
             "wall_time_s": cell.wall_time_s or session.limits.wall_time_s,
         }
-        return self._settings.limit_policy.effective(as_limits(replace(session.limits, **asked)))
+        return self._settings.limit_policy.effective(as_limits(replace(session.limits, **requested)))
 
     @asynccontextmanager
     async def _in_use(self, session: Session) -> AsyncIterator[None]:

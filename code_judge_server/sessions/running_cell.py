@@ -97,17 +97,17 @@ class RunningCell:
         self._result = os.memfd_create("result", os.MFD_CLOEXEC)
         self._collected = os.memfd_create("collected", os.MFD_CLOEXEC)
         cell = self._cell
-        given: list[int] = []
+        descriptors: list[int] = []
         try:
             files = seal("files", with_names(cell.files, cell.collect))
-            given += (files, seal("code", [cell.code.encode()]), seal("stdin", [cell.stdin.encode()]))
+            descriptors += (files, seal("code", [cell.code.encode()]), seal("stdin", [cell.stdin.encode()]))
             for _ in range(2):
                 read, write = os.pipe()
-                given.append(write)
+                descriptors.append(write)
                 self._streams.append(OutputStream(read, self._limits.output_bytes))
-            send((*given[1:], self._result, files, self._collected))
+            send((*descriptors[1:], self._result, files, self._collected))
         finally:
-            for fd in given:
+            for fd in descriptors:
                 os.close(fd)
         for stream in self._streams:
             self._loop.add_reader(stream.fd, self._on_output, stream)

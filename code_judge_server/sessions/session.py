@@ -137,7 +137,7 @@ class Session:
                 if self._idle is not None and self.alive:
                     self._idle.start()
 
-    async def _run(self, asked: CellInput, *, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
+    async def _run(self, request: CellInput, *, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
         if start not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
         if self._job is None or self._slot is None or not self._job.alive:
@@ -147,7 +147,7 @@ class Session:
         reply = self._expect(self._num_cells)
         cell = RunningCell(
             self._slot,
-            asked,
+            request,
             limits,
             max_chars=self._max_chars,
             has_ended=reply.done,
@@ -160,9 +160,9 @@ class Session:
             "snapshot": self._num_cells,  # each cell's snapshot has its number
             "number": self._num_cells,
             "max_chars": self._max_chars,
-            "keep_on_error": asked.keep_on_error,
-            "files": [len(content) for content in asked.files.values()],
-            "collect_bytes": asked.collect_bytes,
+            "keep_on_error": request.keep_on_error,
+            "files": [len(content) for content in request.files.values()],
+            "collect_bytes": request.collect_bytes,
         }
         try:
             cell.send(lambda descriptors: job.send(message, descriptors))

@@ -84,10 +84,10 @@ def num_begun() -> int:
 
 def below(pid: int, depth: int) -> list[int]:
     """Return the processes `depth` generations below one."""
-    found = [pid]
+    pids = [pid]
     for _ in range(depth):
-        found = [child for parent in found for child in process_tree.children(parent)]
-    return found
+        pids = [child for parent in pids for child in process_tree.children(parent)]
+    return pids
 
 
 def launchers() -> list[int]:

@@ -123,14 +123,14 @@ class Gate:
 
 def pids_with(marker: str) -> list[int]:
     """Return the live processes that have `marker` in their command line or work in a folder of that name."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             words = (entry / "cmdline").read_bytes().decode(errors="replace")
             if marker in words or marker in os.readlink(entry / "cwd"):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids

@@ -91,12 +91,12 @@ def processes_of(server_pid: int | None) -> Counter[str]:
 
 
 def _by_name(family: Sequence[psutil.Process]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     for process in family:
         with suppress(psutil.NoSuchProcess):  # it has just ended
             is_zombie = process.status() == psutil.STATUS_ZOMBIE
-            found[f"{process.name()} (zombie)" if is_zombie else process.name()] += 1
-    return found
+            names[f"{process.name()} (zombie)" if is_zombie else process.name()] += 1
+    return names
 
 
 @contextmanager
@@ -122,12 +122,12 @@ def _family(server_pid: int | None, others: Collection[int]) -> list[psutil.Proc
     if server_pid is not None and psutil.pid_exists(server_pid):
         server = psutil.Process(server_pid)
         return [server, *server.children(recursive=True)]
-    found = []
+    processes = []
     for child in psutil.Process().children():
         if child.pid not in others:
             with suppress(psutil.NoSuchProcess):  # it has just ended
-                found += [child, *child.children(recursive=True)]
-    return [process for process in found if not _has_ended(process)]
+                processes += [child, *child.children(recursive=True)]
+    return [process for process in processes if not _has_ended(process)]
 
 
 def _has_ended(process: psutil.Process) -> bool:
@@ -139,7 +139,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def _mounts(pids: Sequence[int]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    mounts: Counter[str] = Counter()
     seen: set[str] = set()
     for pid in (os.getpid(), *pids):
         try:
@@ -149,24 +149,24 @@ def _mounts(pids: Sequence[int]) -> Counter[str]:
             continue
         if namespace not in seen:
             seen.add(namespace)
-            found.update(" ".join(line.split()[3:6]) for line in lines)
-    return found
+            mounts.update(" ".join(line.split()[3:6]) for line in lines)
+    return mounts
 
 
 def _cgroups(server_pid: int | None, users: Collection[int]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    folders: Counter[str] = Counter()
     for folder, _, _ in os.walk("/sys/fs/cgroup"):
         with suppress(FileNotFoundError):  # somebody else's, just removed
             judge = _JUDGES_CGROUP.search(folder)
             if (judge is not None and int(judge[1]) == server_pid) or os.stat(folder).st_uid in users:
-                found[folder] += 1
-    return found
+                folders[folder] += 1
+    return folders
 
 
 def _files(folder: Path, users: Collection[int]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    files: Counter[str] = Counter()
     if folder.exists():
-        found.update(str(path) for path in folder.rglob("*"))
+        files.update(str(path) for path in folder.rglob("*"))
     for top in _TEMPORARY_FOLDERS:
         for path in Path(top).glob("*"):
             try:
@@ -174,29 +174,29 @@ def _files(folder: Path, users: Collection[int]) -> Counter[str]:
             except FileNotFoundError:
                 continue
             if is_of_a_user or _ATTACKS_FILES.search(path.name):
-                found[str(path)] += 1
-    return found
+                files[str(path)] += 1
+    return files
 
 
 def _ipc(users: Collection[int]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    objects: Counter[str] = Counter()
     for table in ("shm", "msg", "sem"):
         header, *lines = Path("/proc/sysvipc", table).read_text().splitlines()
         owner = header.split().index("uid")
-        found.update(f"{table} {line.split()[0]}" for line in lines if int(line.split()[owner]) in users)
-    return found
+        objects.update(f"{table} {line.split()[0]}" for line in lines if int(line.split()[owner]) in users)
+    return objects
 
 
 def _descriptors(family: Sequence[psutil.Process]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    descriptors: Counter[str] = Counter()
     for process in family:
         try:
             name = process.name()
             for entry in os.scandir(f"/proc/{process.pid}/fd"):
-                found[f"{name} {_kind(os.readlink(entry.path))}"] += 1
+                descriptors[f"{name} {_kind(os.readlink(entry.path))}"] += 1
         except (psutil.NoSuchProcess, OSError):  # it has just ended
             continue
-    return found
+    return descriptors
 
 
 def _kind(target: str) -> str:

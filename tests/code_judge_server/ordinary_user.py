@@ -67,12 +67,12 @@ def _keep_only(capability: int) -> None:
 
 
 def _below_closed_folders(paths: Sequence[Path]) -> dict[Path, list[Path]]:
-    found: dict[Path, list[Path]] = {}
+    kept_paths: dict[Path, list[Path]] = {}
     for path in sorted({path.resolve() for path in paths}):
         closed = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o001), None)
-        if closed is not None and not any(path.is_relative_to(tree) for tree in found.get(closed, [])):
-            found.setdefault(closed, []).append(path)
-    return found
+        if closed is not None and not any(path.is_relative_to(tree) for tree in kept_paths.get(closed, [])):
+            kept_paths.setdefault(closed, []).append(path)
+    return kept_paths
 
 
 def _open_up(closed_folder: Path, trees: list[Path]) -> None:

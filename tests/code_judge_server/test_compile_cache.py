@@ -20,8 +20,8 @@ def compilation(artifact: bytes | None = b"x", *, is_lasting: bool = True, stder
 class FakeCompiler:
     """Counts its calls; each takes until `finish`."""
 
-    def __init__(self, made: Compilation | Exception) -> None:
-        self.made = made
+    def __init__(self, outcome: Compilation | Exception) -> None:
+        self.outcome = outcome
         self.num_started = 0
         self.num_cancelled = 0
         self.finish = asyncio.Event()
@@ -33,13 +33,13 @@ class FakeCompiler:
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise
-        if isinstance(self.made, Exception):
-            raise self.made
-        return self.made
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
-def quick(made: Compilation | Exception) -> FakeCompiler:
-    compiler = FakeCompiler(made)
+def quick(outcome: Compilation | Exception) -> FakeCompiler:
+    compiler = FakeCompiler(outcome)
     compiler.finish.set()
     return compiler
 
@@ -89,7 +89,7 @@ async def test_equal_sources_at_the_same_time_share_one_compilation() -> None:
     waiting = [asyncio.create_task(cache.get(b"k", compiler)) for _ in range(5)]
     await asyncio.sleep(0)
     compiler.finish.set()
-    assert {id(made) for made in await asyncio.gather(*waiting)} == {id(compiler.made)}
+    assert {id(outcome) for outcome in await asyncio.gather(*waiting)} == {id(compiler.outcome)}
     assert compiler.num_started == 1
 
 
@@ -100,7 +100,7 @@ async def test_one_of_two_that_goes_away_takes_nothing_from_the_other() -> None:
     first.cancel()
     await asyncio.sleep(0.01)
     compiler.finish.set()
-    assert await second is compiler.made
+    assert await second is compiler.outcome
     assert (compiler.num_started, compiler.num_cancelled) == (1, 0)
 
 
@@ -113,7 +113,7 @@ async def test_a_compilation_that_nobody_waits_for_is_cancelled_and_does_not_hur
     next_one = asyncio.create_task(cache.get(b"k", compiler))
     await asyncio.sleep(0.01)
     compiler.finish.set()
-    assert await next_one is compiler.made
+    assert await next_one is compiler.outcome
     assert (compiler.num_started, compiler.num_cancelled) == (2, 1)
 
 

@@ -59,9 +59,9 @@ async def test_the_compile_cache_holds_as_much_as_the_settings_allow(
     tmp_path: Path, tier: str, cache_mb: int, expected: int
 ) -> None:
     async with judge_in_process(tmp_path, isolation=tier, compile_cache_mb=cache_mb) as judge:
-        first, _, again = await compile_large(judge, 1, 2, 1)
+        first, _, repeated = await compile_large(judge, 1, 2, 1)
     assert num_compilations(judge) == expected
-    assert (first.compile_time_s == again.compile_time_s) == (expected == 2), "a kept program tells its own time"
+    assert (first.compile_time_s == repeated.compile_time_s) == (expected == 2), "a kept program tells its own time"
 
 
 @pytest.mark.parametrize(("cache_mb", "expected"), [(0, 2), (1, 1)])

@@ -63,11 +63,11 @@ async def test_a_deadline_ends_the_wait_of_its_own_request_only(executor: Script
 async def test_what_was_given_up_is_run_anew(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     queue.take_in(submissions("hold"), client="a").close()
-    again = queue.take_in(submissions("hold"), client="a")
+    repeated = queue.take_in(submissions("hold"), client="a")
     await settle()
     executor.release("hold")
-    assert (await again.all())[0].status == "accepted"
-    again.close()
+    assert (await repeated.all())[0].status == "accepted"
+    repeated.close()
 
 
 async def test_a_finished_verdict_is_given_again(executor: ScriptedExecutor) -> None:

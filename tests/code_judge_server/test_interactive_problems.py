@@ -129,7 +129,7 @@ async def test_what_goes_wrong_in_the_program_is_its_own_verdict(judge: JudgeInP
 
 
 @pytest.mark.parametrize(
-    ("interactor", "told"),
+    ("interactor", "expected_message"),
     [
         ("1 / 0", "it ended with an exception"),
         ("import sys; sys.exit(2)", "it ended with exit code 2; exit code 0 accepts and 1 refuses"),
@@ -139,11 +139,11 @@ async def test_what_goes_wrong_in_the_program_is_its_own_verdict(judge: JudgeInP
     ],
 )
 async def test_an_interactor_that_fails_says_nothing_of_the_program(
-    judge: JudgeInProcess, interactor: str, told: str
+    judge: JudgeInProcess, interactor: str, expected_message: str
 ) -> None:
     language = "c" if interactor.startswith("int main") else "python"
     verdict = await judge.verdict(code="print(1)", interactor={"language": language, "code": interactor})
-    assert (verdict.status, told in verdict.stderr) == ("internal_error", True), verdict.stderr
+    assert (verdict.status, expected_message in verdict.stderr) == ("internal_error", True), verdict.stderr
 
 
 async def test_a_program_that_floods_the_interactor_is_to_blame_and_not_who_reads_it(judge: JudgeInProcess) -> None:

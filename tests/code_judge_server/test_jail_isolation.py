@@ -38,8 +38,8 @@ def test_a_job_is_process_2_below_an_init_that_is_not_python(started: Jail):
 def test_every_job_has_namespaces_of_its_own(started: Jail):
     code = "import os; print([os.readlink(f'/proc/self/ns/{n}') for n in ('pid', 'mnt', 'ipc', 'uts')])"
     names = [json.loads(started.run_python(code).text.replace("'", '"')) for _ in range(2)]
-    here = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "mnt", "ipc", "uts")]
-    assert all(name not in here for name in [*names[0], *names[1]])
+    own_namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "mnt", "ipc", "uts")]
+    assert all(name not in own_namespaces for name in [*names[0], *names[1]])
     # Numbers of namespaces that are gone are used again: two that live at once differ.
     slots = [started.slot(number) for number in range(2)]
     assert slots[0].pid != slots[1].pid
@@ -190,11 +190,11 @@ for family in range(50):
         print(family, error.errno)
 """
     words = started.run_python(code).text.split()
-    found = dict(zip(words[::2], words[1::2], strict=True))
-    assert found.pop("1") == "open"  # AF_UNIX
-    raw = {found.pop(str(family.value)) for family in (socket.AF_INET, socket.AF_INET6)}
+    results = dict(zip(words[::2], words[1::2], strict=True))
+    assert results.pop("1") == "open"  # AF_UNIX
+    raw = {results.pop(str(family.value)) for family in (socket.AF_INET, socket.AF_INET6)}
     assert raw == {str(errno.EPERM)}
-    assert set(found.values()) == {str(errno.EAFNOSUPPORT)}
+    assert set(results.values()) == {str(errno.EAFNOSUPPORT)}
 
 
 @pytest.mark.parametrize(

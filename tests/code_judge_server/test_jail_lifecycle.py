@@ -132,8 +132,8 @@ def test_the_folder_of_a_dead_server_is_removed_at_the_next_start_and_that_of_a_
                 os.kill(os.getpid(), signal.SIGKILL)
         os.close(writing)
         os.waitpid(pid, 0)
-        with open(reading) as told:
-            return Path(told.read())
+        with open(reading) as path_file:
+            return Path(path_file.read())
 
     with jail(IsolationTier.C) as living:
         dead = folder_of_a_killed_one()
@@ -217,9 +217,9 @@ def test_jobs_run_without_a_compiled_init():
 
 
 def test_the_canaries_find_the_strongest_tier_by_running_a_job():
-    found = find_tier()
-    assert found.tier is NAMESPACE_TIERS[0]
-    assert next(canary for canary in found.canaries if canary.name == f"a job in tier {found.tier.value}").passed
+    search = find_tier()
+    assert search.tier is NAMESPACE_TIERS[0]
+    assert next(canary for canary in search.canaries if canary.name == f"a job in tier {search.tier.value}").passed
     assert find_tier(IsolationTier.B).tier is IsolationTier.B
 
 

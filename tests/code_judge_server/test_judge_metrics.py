@@ -29,21 +29,21 @@ def test_metrics_count_what_was_judged_and_answered(tmp_path: Path) -> None:
             judge.http.post("/v1/submissions", json=twice)
         judge.http.post("/v1/submissions", json={})
         judge.http.get(f"/nowhere/{uuid.uuid4()}")
-        found = samples(judge)
-    assert found["code_judge_verdicts_total", "accepted"] == 3
-    assert found["code_judge_verdicts_total", "runtime_error"] == 1
-    assert found["code_judge_verdicts_total", "queue_timeout"] == 0
-    assert found["code_judge_shared_verdicts_total",] == 1
-    assert found["code_judge_queue_time_seconds_count",] == 3
-    assert 0 < found["code_judge_program_wall_time_seconds_sum",] < 10
-    assert found["code_judge_http_requests_total", "/v1/submissions", "200", "POST"] == 2
-    assert found["code_judge_http_requests_total", "/v1/submissions", "400", "POST"] == 1
-    assert found["code_judge_http_requests_total", "404", "any", "other"] == 1
-    assert (found["code_judge_slots",], found["code_judge_running",], found["code_judge_queue_length",]) == (2, 0, 0)
-    assert found["code_judge_rebuilt_slots_total",] == 0
-    assert found["code_judge_draining",] == 0
-    assert any(name[0] == "code_judge_server_info" and "D" in name for name in found)
-    assert found["process_resident_memory_bytes",] > 0
+        values = samples(judge)
+    assert values["code_judge_verdicts_total", "accepted"] == 3
+    assert values["code_judge_verdicts_total", "runtime_error"] == 1
+    assert values["code_judge_verdicts_total", "queue_timeout"] == 0
+    assert values["code_judge_shared_verdicts_total",] == 1
+    assert values["code_judge_queue_time_seconds_count",] == 3
+    assert 0 < values["code_judge_program_wall_time_seconds_sum",] < 10
+    assert values["code_judge_http_requests_total", "/v1/submissions", "200", "POST"] == 2
+    assert values["code_judge_http_requests_total", "/v1/submissions", "400", "POST"] == 1
+    assert values["code_judge_http_requests_total", "404", "any", "other"] == 1
+    assert (values["code_judge_slots",], values["code_judge_running",], values["code_judge_queue_length",]) == (2, 0, 0)
+    assert values["code_judge_rebuilt_slots_total",] == 0
+    assert values["code_judge_draining",] == 0
+    assert any(name[0] == "code_judge_server_info" and "D" in name for name in values)
+    assert values["process_resident_memory_bytes",] > 0
 
 
 def test_metrics_need_the_token_and_probes_do_not(tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ async def test_a_batch_validated_by_items_is_what_it_is_as_a_whole() -> None:
 async def test_a_large_batch_is_refused_in_the_words_for_a_small_one(wrong: Any) -> None:
     replies = [(await post(BATCH, json.dumps(wrong(num)).encode()))[0] for num in (64, 4000)]
     assert [reply.status_code for reply in replies] == [400, 400]
-    told = [reply.text.replace("submissions.63", "submissions.3999") for reply in replies]
-    assert told[0] == told[1]
-    assert json.loads(told[0])["errors"] != []
+    texts = [reply.text.replace("submissions.63", "submissions.3999") for reply in replies]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["errors"] != []
 
 
 async def test_a_large_batch_of_too_many_is_a_413() -> None:

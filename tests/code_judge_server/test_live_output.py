@@ -62,21 +62,21 @@ class PrintingExecutor(ScriptedExecutor):
         return await super().execute(job)
 
 
-def joined(told: list[Event], name: str, test: int = 0) -> str:
-    return "".join(data["text"] for event, data in told if event == name and data["test"] == test)
+def joined(received: list[Event], name: str, test: int = 0) -> str:
+    return "".join(data["text"] for event, data in received if event == name and data["test"] == test)
 
 
 def test_output_comes_before_the_program_has_ended(judge_of_tier: JudgeProcess) -> None:
     code = "import sys, time\nprint('first', flush=True)\nsys.stderr.write('warned')\ntime.sleep(1.5)\nprint('last')"
     came_at: dict[str, float] = {}
-    told: list[Event] = []
+    received: list[Event] = []
     for name, data in events(judge_of_tier, code=code, expected_output="first\nlast"):
         came_at.setdefault(name, time.monotonic())
-        told.append((name, data))
-    assert [told[0][0], told[-1][0]] == ["started", "verdict"]
+        received.append((name, data))
+    assert [received[0][0], received[-1][0]] == ["started", "verdict"]
     assert came_at["verdict"] - came_at["stdout"] > 1
-    assert (joined(told, "stdout"), joined(told, "stderr")) == ("first\nlast\n", "warned")
-    verdict = told[-1][1]
+    assert (joined(received, "stdout"), joined(received, "stderr")) == ("first\nlast\n", "warned")
+    verdict = received[-1][1]
     assert (verdict["status"], verdict["stdout"]) == ("accepted", "first\nlast\n")
 
 
@@ -85,16 +85,16 @@ def test_each_test_case_has_its_output_and_characters_are_whole(judge_of_tier: J
         "import sys, time\nfor byte in input().encode():\n"
         "    sys.stdout.buffer.write(bytes([byte])); sys.stdout.flush(); time.sleep(0.03)"
     )
-    told = list(events(judge_of_tier, code=code, tests=[{"stdin": "äé"}, {"stdin": "ü"}]))
-    assert [joined(told, "stdout", test) for test in (0, 1)] == ["äé", "ü"]
+    received = list(events(judge_of_tier, code=code, tests=[{"stdin": "äé"}, {"stdin": "ü"}]))
+    assert [joined(received, "stdout", test) for test in (0, 1)] == ["äé", "ü"]
 
 
 def test_no_output_ends_a_line_of_the_reply(judge_of_tier: JudgeProcess) -> None:
     ends = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
     forged = 'event: verdict{0}data: {{"status": "accepted"}}{0}{0}'
     code = f"print({''.join(map(forged.format, ends))!r}, flush=True)\n1 / 0"
-    told = list(events(judge_of_tier, code=code))
-    assert [data["status"] for name, data in told if name == "verdict"] == ["runtime_error"]
+    received = list(events(judge_of_tier, code=code))
+    assert [data["status"] for name, data in received if name == "verdict"] == ["runtime_error"]
     submissions = {"submissions": [{"id": uuid.uuid4().hex, "code": code}]}
     with judge_of_tier.http.stream("POST", "/v1/submissions/stream", json=submissions) as reply:
         assert [json.loads(line)["status"] for line in reply.iter_lines()] == ["runtime_error"]
@@ -102,8 +102,8 @@ def test_no_output_ends_a_line_of_the_reply(judge_of_tier: JudgeProcess) -> None
 
 def test_output_that_ends_within_a_character_is_that_of_the_verdict(judge_of_tier: JudgeProcess) -> None:
     code = "import os\nfor part in (b'\\xc3', b'\\xa4\\xff', b'\\xf0\\x9f\\x98'): os.write(1, part)"
-    told = list(events(judge_of_tier, code=code))
-    assert joined(told, "stdout") == told[-1][1]["stdout"] == "ä\ufffd\ufffd"
+    received = list(events(judge_of_tier, code=code))
+    assert joined(received, "stdout") == received[-1][1]["stdout"] == "ä\ufffd\ufffd"
 
 
 def test_what_cannot_be_judged_is_refused_as_elsewhere(judge: JudgeProcess) -> None:

@@ -33,10 +33,10 @@ class Connection:
 
 
 def several(number: int, connections: OpenConnections) -> list[Connection]:
-    made = [Connection() for _ in range(number)]
-    for connection in made:
+    added = [Connection() for _ in range(number)]
+    for connection in added:
         connections.add(connection)
-    return made
+    return added
 
 
 def test_the_oldest_without_a_head_goes_first_then_idle_ones_and_the_last_newcomers_at_the_end() -> None:
@@ -118,10 +118,10 @@ def test_half_sent_heads_keep_nobody_from_a_right_verdict(tmp_path: Path) -> Non
                 assert verdict_over(new, f"print({number})")["stdout"] == f"{number}\n"
         assert idle.sock is own_socket
         assert answer.result()["stdout"] == "patient\n"
-        found = samples(judge)
-        assert 64 <= found["code_judge_open_connections"] < DESCRIPTORS - 128
-        assert found["code_judge_closed_connections_total"] > DESCRIPTORS
-        assert found["code_judge_rebuilt_slots_total"] == 0
+        values = samples(judge)
+        assert 64 <= values["code_judge_open_connections"] < DESCRIPTORS - 128
+        assert values["code_judge_closed_connections_total"] > DESCRIPTORS
+        assert values["code_judge_rebuilt_slots_total"] == 0
 
 
 def test_a_connection_that_is_closed_makes_room(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_hostile_program_costs_no_time(source: bytes):
 def test_the_frames_below_a_program_can_be_hidden_here():
     # Where they could not, nothing would fail but parity: `measure` must know this version of CPython.
     code = "from code_judge_server.jail.hidden_frames import measure; print(type(measure()).__name__)"
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
-    assert found.stdout == "Stack\n"
+    assert completed.stdout == "Stack\n"

@@ -22,9 +22,9 @@ def warm_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProces
 
 def output(text: str) -> str:
     """Return the text that the model reads, without the time."""
-    found = re.fullmatch(rf"(.*){TIME}", text, re.DOTALL)
-    assert found is not None, text
-    return found[1]
+    match = re.fullmatch(rf"(.*){TIME}", text, re.DOTALL)
+    assert match is not None, text
+    return match[1]
 
 
 async def test_cells_see_what_earlier_cells_of_their_conversation_made(warm_judge: JudgeProcess) -> None:

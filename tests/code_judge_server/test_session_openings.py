@@ -40,10 +40,10 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def parts(judge: JudgeProcess, name: str) -> list[int]:
     """Return the live processes of a part."""
-    found = [judge.process.pid]
+    pids = [judge.process.pid]
     for _ in range(DEPTHS[name]):
-        found = [child for parent in found for child in process_tree.children(parent)]
-    return found
+        pids = [child for parent in pids for child in process_tree.children(parent)]
+    return pids
 
 
 def signal_all(pids: list[int], number: int) -> None:

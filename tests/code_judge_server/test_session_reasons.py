@@ -46,10 +46,10 @@ def test_a_slot_that_was_killed_is_told_too(tmp_path: Path) -> None:
 
 def below(pid: int) -> list[int]:
     """Return all processes below one."""
-    found = children(pid)
-    for child in found:
-        found += children(child)
-    return found
+    pids = children(pid)
+    for child in pids:
+        pids += children(child)
+    return pids
 
 
 def children(pid: int) -> list[int]:

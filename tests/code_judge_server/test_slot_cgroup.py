@@ -67,8 +67,8 @@ def test_without_a_peak_that_can_be_reset_none_is_told(folder: Path, opened: int
 def test_files_of_the_server_lie_where_the_kernel_has_them():
     two = Cgroups(version=2, folders={"": Path("/cg/j")})
     assert two.cpu_file(3) == Path("/cg/j/slot-3/cpu.stat")
-    one = Cgroups(version=1, folders={"memory": Path("/m/j"), "pids": Path("/p/j"), "cpuacct": Path("/c/j")})
-    assert one.cpu_file(0) == Path("/c/j/slot-0/cpuacct.usage")
+    cgroups = Cgroups(version=1, folders={"memory": Path("/m/j"), "pids": Path("/p/j"), "cpuacct": Path("/c/j")})
+    assert cgroups.cpu_file(0) == Path("/c/j/slot-0/cpuacct.usage")
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def slice_ns(pid: int) -> int:
 
 
 def below(pid: int) -> list[int]:
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [process for child in found for process in below(child)]
+    pids = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return pids + [process for child in pids for process in below(child)]
 
 
 def command(pid: int) -> str:

@@ -68,7 +68,7 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
 
 
 @pytest.mark.parametrize(
-    ("told", "ending"),
+    ("report", "ending"),
     [
         ({"cpu_time_s": 1.01}, Ending.CPU_TIME),
         ({"oom_kills": 1}, Ending.MEMORY),
@@ -82,12 +82,12 @@ async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(en
     ids=str,
 )
 async def test_the_counters_at_the_end_decide(
-    ends: tuple[Slot, OtherEnd], told: dict[str, Any], ending: Ending
+    ends: tuple[Slot, OtherEnd], report: dict[str, Any], ending: Ending
 ) -> None:
     slot, other = ends
     running = await begin(slot, other)
     protocol.close_all(other.take_job()[1])
-    protocol.send(other.end, ENDED | told)
+    protocol.send(other.end, ENDED | report)
     assert (await running.outcome).ending is ending
 
 

@@ -83,9 +83,9 @@ def submission(code: str, number: int) -> dict[str, Any]:
 
 def test_the_judge_says_that_its_slots_have_users(judge: JudgeProcess) -> None:
     canaries = {canary["name"]: canary for canary in judge.http.get("/v1/health").json()["canaries"]}
-    found = canaries["users for slots in tier B"]
-    assert found["passed"]
-    assert "CAP_SETUID" in found["detail"]
+    canary = canaries["users for slots in tier B"]
+    assert canary["passed"]
+    assert "CAP_SETUID" in canary["detail"]
 
 
 def test_a_flood_of_pipes_and_passed_descriptors_takes_nothing_from_a_neighbour(judge: JudgeProcess) -> None:
@@ -198,9 +198,9 @@ def test_judges_of_one_user_draw_their_users_out_of_its_range_and_share_all_of_t
 
 
 def test_who_may_be_any_user_needs_no_range() -> None:
-    found = [find_slot_users(7) for _ in range(1000)]
-    firsts = [users.first for users in found if users is not None]
-    assert found == [SlotUsers(first=first, count=7, newuidmap=None) for first in firsts]
+    drawn = [find_slot_users(7) for _ in range(1000)]
+    firsts = [users.first for users in drawn if users is not None]
+    assert drawn == [SlotUsers(first=first, count=7, newuidmap=None) for first in firsts]
     assert len(set(firsts)) > 990, "two judges share users"
     assert len({first % 7 for first in firsts}) == 1, "two judges share some of their users"
 

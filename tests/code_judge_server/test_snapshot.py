@@ -27,6 +27,6 @@ def test_a_fork_that_resumes_finds_all_as_it_was(tmp_path: Path, options: list[s
     subprocess.run(command, check=True)
     ran = subprocess.run([program], capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
-    found = dict(line.split() for line in ran.stdout.splitlines())
-    assert len(found) == 11
-    assert set(found.values()) == {"yes"}, found
+    results = dict(line.split() for line in ran.stdout.splitlines())
+    assert len(results) == 11
+    assert set(results.values()) == {"yes"}, results

@@ -62,8 +62,8 @@ def test_a_large_batch_is_one_json_document(judge: JudgeProcess) -> None:
 def test_what_a_client_that_goes_away_asked_for_is_killed(judge: JudgeProcess, path: str) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
     code = f"import subprocess; subprocess.run(['sh', '-c', 'sleep 50; true', '{marker}'])"
-    one = {"id": marker, "code": code}
-    native = one if path == "/v1/submissions" else {"submissions": [one]}
+    submission = {"id": marker, "code": code}
+    native = submission if path == "/v1/submissions" else {"submissions": [submission]}
     body = {"type": "python", "solution": code} if path == "/run" else native
 
     with closing(http.client.HTTPConnection(urlsplit(judge.url).netloc)) as client:
@@ -77,11 +77,11 @@ def test_the_same_submission_sent_again_is_not_run_again(judge: JudgeProcess, tm
     trace = tmp_path / "trace"
     trace.touch()
     trace.chmod(0o666)  # the programs of root's judge are ordinary users
-    one = {"id": uuid.uuid4().hex, "code": f"open({str(trace)!r}, 'a').write('x'); print(1)"}
+    submission = {"id": uuid.uuid4().hex, "code": f"open({str(trace)!r}, 'a').write('x'); print(1)"}
     for _ in range(3):
-        assert judge.http.post("/v1/submissions", json=one).json()["stdout"] == "1\n"
+        assert judge.http.post("/v1/submissions", json=submission).json()["stdout"] == "1\n"
     assert trace.read_text() == "x"  # tier D: programs reach the folder
-    judge.http.post("/v1/submissions", json=one, headers={"Judge-Client": "another"})
+    judge.http.post("/v1/submissions", json=submission, headers={"Judge-Client": "another"})
     assert trace.read_text() == "xx"
 
 

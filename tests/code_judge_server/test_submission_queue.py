@@ -253,9 +253,9 @@ async def test_outputs_that_find_no_room_are_left_out_and_flagged(executor: Scri
     assert kept[-1] == 0
     assert [verdict.stdout_truncated for verdict in verdicts] == [not size for size in kept]
     batch.close()
-    again = queue.take_in(submissions("print " + "y" * 300_000), client="a")
-    assert not (await again.all())[0].stdout_truncated
-    again.close()
+    repeated = queue.take_in(submissions("print " + "y" * 300_000), client="a")
+    assert not (await repeated.all())[0].stdout_truncated
+    repeated.close()
 
 
 async def test_files_that_find_no_room_are_left_out_and_flagged() -> None:

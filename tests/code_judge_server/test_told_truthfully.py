@@ -44,8 +44,8 @@ async def test_limits_are_told_although_the_checker_failed(fresh_judge: JudgeInP
 
 async def test_the_limit_of_the_compiler_is_told_too(tmp_path: Path) -> None:
     async with judge_in_process(tmp_path, compile_time_s=7) as judge:
-        told = [(await judge.verdict(code="", limits=limits)).limits for limits in ({}, {"compile_time_s": 5})]
-    assert [limits and limits.compile_time_s for limits in told] == [7, 5]
+        reported = [(await judge.verdict(code="", limits=limits)).limits for limits in ({}, {"compile_time_s": 5})]
+    assert [limits and limits.compile_time_s for limits in reported] == [7, 5]
 
 
 async def test_limits_of_a_program_that_does_not_compile_are_told(fresh_judge: JudgeInProcess) -> None:

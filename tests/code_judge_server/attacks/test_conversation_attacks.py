@@ -41,8 +41,8 @@ def tier_of(attacked: AttackedJudge) -> str:
 
 
 def submission(attacked: AttackedJudge, conversation: Conversation) -> dict[str, Any]:
-    made = conversation.submission(attacked.around.target, secret=attacked.canary)
-    return {**made, "id": uuid.uuid4().hex}
+    submission = conversation.submission(attacked.around.target, secret=attacked.canary)
+    return {**submission, "id": uuid.uuid4().hex}
 
 
 def assert_others_talk(attacked: AttackedJudge) -> None:
@@ -98,12 +98,12 @@ def runs(attacked: AttackedJudge, last_word: str) -> bool:
 
 
 def jobs(attacked: AttackedJudge, last_word: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.Process(attacked.server.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.cmdline()[-1:] == [last_word]:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def test_a_program_that_kills_its_slot_or_removes_its_folder_harms_no_other(attacked: AttackedJudge) -> None:

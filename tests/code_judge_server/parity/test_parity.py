@@ -117,8 +117,8 @@ def test_the_corpus_has_programs_for_each_set():
 @pytest.mark.parametrize(("preload", "loaded"), [("bare", []), ("sympy", ["sympy"]), ("sci", ["numpy", "sympy"])])
 def test_a_program_finds_the_modules_of_its_set_loaded_and_no_others(started: Jail, preload: str, loaded: list[str]):
     code = "import sys; print(*sorted({'numpy', 'sympy', 'mpmath', 'code_judge_server'} & sys.modules.keys()))"
-    found = started.run_python(code, preload=preload).text.split()
-    assert found == sorted([*loaded, *["mpmath"] * ("sympy" in loaded)])
+    names = started.run_python(code, preload=preload).text.split()
+    assert names == sorted([*loaded, *["mpmath"] * ("sympy" in loaded)])
 
 
 @pytest.mark.parametrize(
