@@ -60,26 +60,26 @@ class Metrics:
             registry=self.registry,
         )
 
-    def judged(self, verdict: Verdict) -> None:
+    def count_judged(self, verdict: Verdict) -> None:
         """Count the times of a judged submission."""
         self._queue_time.observe(verdict.queue_time_s)
         self._wall_time.observe(verdict.wall_time_s)
         self._cpu_time.observe(verdict.cpu_time_s)
 
-    def given(self, verdict: Verdict) -> None:
+    def count_verdict(self, verdict: Verdict) -> None:
         """Count a verdict that is delivered to a client."""
         self._verdicts[verdict.status].inc()
 
-    def shared(self) -> None:
+    def count_shared(self) -> None:
         """Count a submission that shares an earlier verdict."""
         self._shared.inc()
 
-    def answered(self, *, method: str, path: str, status: int, time_s: float) -> None:
+    def count_request(self, *, method: str, path: str, status: int, time_s: float) -> None:
         """Count an HTTP request; `path` is the path of its route, which bounds the number of labels."""
         self._requests.labels(method, path, str(status)).inc()
         self._request_time.labels(path).observe(time_s)
 
-    def connection_closed(self) -> None:
+    def count_closed_connection(self) -> None:
         """Count a connection that was closed because of the limit."""
         self._closed_connections.inc()
 

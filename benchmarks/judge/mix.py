@@ -123,7 +123,7 @@ def too_much_memory(used: report.Row, *, num_calls: int) -> list[str]:
     return [f"memory: the server grew by {grew_mib:.0f} MiB for {num_calls} calls: more than {allowed_mib:.0f} MiB"]
 
 
-def held_up(rows: Sequence[report.Row], *, num_slots: int) -> list[str]:
+def delay_faults(rows: Sequence[report.Row], *, num_slots: int) -> list[str]:
     """Return a fault if honest programs waited noticeably longer with sleepers, in the best runs of each kind."""
     waited_s = {
         name: min(row["queue s p99"] for row in rows if row["sleepers"] == name) for name in ("with", "without")
@@ -186,7 +186,7 @@ async def measure(num_calls: int, *, seed: int) -> tuple[report.Row, list[str]]:
     refuse_wrong(answers)
     faults = too_much_memory(figures["memory_mib"], num_calls=num_calls)
     if health["isolation"] != IsolationTier.D:
-        faults += held_up(waits, num_slots=health["num_slots"])
+        faults += delay_faults(waits, num_slots=health["num_slots"])
     return {"isolation": health["isolation"], **figures, "sleepers": waits}, faults
 
 

@@ -40,7 +40,7 @@ class Server:
     process: psutil.Popen
     log: IO[bytes]
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """Return the end of its log."""
         size = self.log.seek(0, os.SEEK_END)
         return os.pread(self.log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0)).decode(errors="replace")
@@ -72,7 +72,7 @@ def running(name: str, command: Sequence[str], *arguments: str, temporary: str |
             server = Server(name=name, url=_announced_url(process), process=process, log=log)
             if not server.url:
                 raise ServerError(
-                    f"{name}: it ended with exit code {process.wait()} before it listened: {server.last_words()}"
+                    f"{name}: it ended with exit code {process.wait()} before it listened: {server.log_end()}"
                 )
             yield server
         finally:

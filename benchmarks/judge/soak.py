@@ -185,7 +185,7 @@ async def soak(seconds: float) -> tuple[report.Row, list[str]]:
             except ExceptionGroup as group:
                 async with Client(server.url, "observer") as observer:
                     group.add_note(f"the judge's health: {await observer.get('/v1/health')}")
-                group.add_note(f"the end of its log:\n{server.last_words()}")
+                group.add_note(f"the end of its log:\n{server.log_end()}")
                 raise
         left = {
             "control groups": float(count_cgroups(server.process.pid)),

@@ -77,7 +77,7 @@ class LimitBody:
         """
 
         async def take() -> None:
-            await self._memory.until_fits(body.client, expected)
+            await self._memory.wait_until_fits(body.client, expected)
             body.hold(expected)
 
         if not self._memory.is_awaited and self._memory.fits(body.client, expected):

@@ -66,7 +66,7 @@ class CountRequests:
             path = route.path if isinstance(route, APIRoute) else "other"
             method = scope["method"] if path != "other" else "any"
             time_s = time.perf_counter() - started_at
-            self._metrics.answered(method=method, path=path, status=status, time_s=time_s)
+            self._metrics.count_request(method=method, path=path, status=status, time_s=time_s)
 
 
 class RequireToken:

@@ -53,7 +53,7 @@ class LiveRun:
         )
         self._task.add_done_callback(lambda _: self._news.set())
 
-    async def entered(self) -> None:
+    async def wait_until_queued(self) -> None:
         """Wait until the submission is in the queue.
 
         Raises:
@@ -85,7 +85,7 @@ class LiveRun:
         self._room.close()
 
     async def _work(self, queue_time_s: float, spent: Spent) -> Verdict:
-        self._tell(_event("started", json.dumps({"queue_time_s": queue_time_s})))
+        self._emit(_event("started", json.dumps({"queue_time_s": queue_time_s})))
         verdict = await self._judge.judge(
             self._submission, queue_time_s=queue_time_s, spent=spent, on_output=self._take_output
         )
@@ -103,12 +103,12 @@ class LiveRun:
         event = _event(name, json.dumps({"test": test, "text": text}))
         if self._held_bytes + len(event) <= _MAX_HELD_BYTES:
             self._held_bytes += len(event)  # not of its text: a program may print one character at a time
-            self._tell(event)
+            self._emit(event)
         elif not self._is_cut:
             self._is_cut = True
-            self._tell(_event("output_left_out", json.dumps({"test": test})))
+            self._emit(_event("output_left_out", json.dumps({"test": test})))
 
-    def _tell(self, event: bytes) -> None:
+    def _emit(self, event: bytes) -> None:
         self._events.append(event)
         self._news.set()
 
@@ -152,7 +152,7 @@ def live_router(judge: Judge, queue: SubmissionQueue, languages: Mapping[str, La
         refuse_wrong_submissions([submission], languages, where="")
         run = LiveRun(submission, judge, queue, client=client_of(request.scope))
         try:
-            await run.entered()
+            await run.wait_until_queued()
         except BaseException:
             run.close()
             raise

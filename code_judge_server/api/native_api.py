@@ -63,7 +63,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
         refuse_wrong_submissions([submission], languages, where="")
         client = client_of(request.scope)
         keys = await content_keys(client, [submission])
-        return SingleReply(queue.take_in([submission], client=client, keys=keys, deadline_s=submission.deadline_s))
+        return SingleReply(queue.enqueue([submission], client=client, keys=keys, deadline_s=submission.deadline_s))
 
     @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
     async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
@@ -71,7 +71,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
         refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
-        return BatchReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
+        return BatchReply(queue.enqueue(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
 
     stream = {"description": "One `Verdict` a line", "content": {NDJSON: {"schema": {"type": "string"}}}}
 
@@ -81,7 +81,7 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
         refuse_wrong_submissions(batch.submissions, languages, where="submissions")
         client = client_of(request.scope)
         keys = await content_keys(client, batch.submissions)
-        return StreamReply(queue.take_in(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
+        return StreamReply(queue.enqueue(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
 
     return router
 

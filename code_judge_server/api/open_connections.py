@@ -43,7 +43,7 @@ class OpenConnections:
     def add(self, connection: Abortable) -> None:
         """Add a connection, and close another if the set is full; close the new one if none may be closed."""
         if len(self) >= self._most:
-            self._metrics.connection_closed()
+            self._metrics.count_closed_connection()
             if not self._newcomers and not self._idle:
                 connection.abort()
                 return

@@ -40,7 +40,7 @@ _NO_SLOT_USERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TierSearch:
     """The strongest tier that works here, and the checks made to find it."""
 
     tier: IsolationTier
@@ -49,7 +49,7 @@ class Found:
     """Users for the slots, if the judge of an ordinary user may have them."""
 
 
-def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1) -> Found:
+def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1) -> TierSearch:
     """Find the strongest tier that works here, from `strongest` down; takes a few tenths of a second and leaves nothing behind.
 
     Args:
@@ -65,12 +65,12 @@ def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1)
             slot_users, users_canary = _try_slot_users(tier, num_slots)
             canaries.append(users_canary)
             if slot_users is not None:
-                return Found(tier=tier, canaries=canaries, slot_users=slot_users)
+                return TierSearch(tier=tier, canaries=canaries, slot_users=slot_users)
         failure = canary_job.run(tier)
         canaries.append(Canary(name=f"a job in tier {tier.value}", passed=failure is None, detail=failure or "ran"))
         if failure is None:
-            return Found(tier=tier, canaries=canaries)
-    return Found(tier=IsolationTier.D, canaries=canaries)
+            return TierSearch(tier=tier, canaries=canaries)
+    return TierSearch(tier=IsolationTier.D, canaries=canaries)
 
 
 def _try_slot_users(tier: IsolationTier, num_slots: int) -> tuple[SlotUsers | None, Canary]:

@@ -78,7 +78,7 @@ class Confinement:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         if seccomp is not None:
-            syscalls.put_on_filter(seccomp)
+            syscalls.apply_filter(seccomp)
 
     def rlimits(self, limits: dict) -> dict[int, tuple[int, int]]:
         """Return the soft and hard limits of a job, keyed by resource."""
@@ -125,7 +125,7 @@ class Confinement:
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)
         if self._filter_of_jobs is not None:
-            syscalls.put_on_filter(self._filter_of_jobs)
+            syscalls.apply_filter(self._filter_of_jobs)
         os.closerange(3, _LAST_DESCRIPTOR)
 
 

@@ -183,7 +183,7 @@ class Slot:
             if not ready:
                 self._enclosure.reap(keep=pid)
                 continue
-            self._hear_out_server()
+            self._read_kill_request()
             self._enclosure.kill()
             killed = True
         self._poll.unregister(pidfd)
@@ -191,7 +191,7 @@ class Slot:
         _, status, usage = os.wait4(pid, 0)
         return status, usage, killed
 
-    def _hear_out_server(self) -> None:
+    def _read_kill_request(self) -> None:
         """Read the server's message in the middle of a job, which can only be a kill."""
         received = protocol.receive(self._server)
         if received is None:

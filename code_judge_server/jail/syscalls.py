@@ -163,7 +163,7 @@ class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def put_on_filter(instructions: bytes) -> None:
+def apply_filter(instructions: bytes) -> None:
     """Restrict this process and everything it starts by a seccomp filter; needs `PR_SET_NO_NEW_PRIVS`."""
     program = _Filter(len(instructions) // _INSTRUCTION_BYTES, instructions)
     result = _libc.prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))

@@ -9,7 +9,7 @@ _READ_BYTES = 65536
 class OutputStream:
     """The read end of a pipe, and the output read from it."""
 
-    __slots__ = ("_max_bytes", "_num_told", "cut", "data", "fd")
+    __slots__ = ("_max_bytes", "_num_taken", "cut", "data", "fd")
 
     def __init__(self, fd: int, max_bytes: int) -> None:
         os.set_blocking(fd, False)
@@ -18,15 +18,15 @@ class OutputStream:
         self.cut = False
         """The output was longer than `max_bytes`."""
         self._max_bytes = max_bytes
-        self._num_told = 0
+        self._num_taken = 0
 
     def read(self) -> bool:
         """Read some of the pipe; return whether more may come, now or later."""
         return self._take() != 0
 
-    def take_untold(self) -> bytes:
+    def take_new_output(self) -> bytes:
         """Return the output since the last call."""
-        start, self._num_told = self._num_told, len(self.data)
+        start, self._num_taken = self._num_taken, len(self.data)
         return bytes(memoryview(self.data)[start:])
 
     def drain(self) -> None:

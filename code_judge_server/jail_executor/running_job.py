@@ -252,7 +252,7 @@ class RunningJob:
             self.kill(Ending.OUTPUT)
 
     def _tell_output(self, stream: OutputStream) -> None:
-        if self._job.on_output is not None and (new := stream.take_untold()):
+        if self._job.on_output is not None and (new := stream.take_new_output()):
             self._job.on_output("stdout" if stream is self._streams[0] else "stderr", new)
 
     def _judged(self, ended: Ended, cpu_time_s: float) -> Ending:

@@ -41,7 +41,7 @@ class CompileError(Exception):
         self.outcome = outcome
 
 
-class CompilerHeldUpError(Exception):
+class CompilerStarvedError(Exception):
     """The wall clock ended the compiler before its CPU limit did: the machine's fault, not the source's."""
 
 
@@ -92,7 +92,7 @@ class Compiler:
 
         Raises:
             CompileError: the compiler made no program.
-            CompilerHeldUpError: the compiler did not get enough CPU time.
+            CompilerStarvedError: the compiler did not get enough CPU time.
             ExecutorError: as `Executor.execute`.
         """
         source = {rules.source: code.encode()}
@@ -115,7 +115,7 @@ class Compiler:
         compilation = await self._cache.get(key, lambda: self._compile(job, source[rules.source], header))
         outcome = compilation.outcome
         if not compilation.is_lasting and outcome.ending is Ending.WALL_TIME:
-            raise CompilerHeldUpError(
+            raise CompilerStarvedError(
                 f"compiler: {rules.compiler} had {outcome.cpu_time_s:.2f} s of CPU time in {outcome.wall_time_s:.2f} s"
             )
         if compilation.artifact is None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from code_judge_server.judging.checkers import output_matches
 from code_judge_server.judging.compile_cache import CompileCache
-from code_judge_server.judging.compiling import CompileError, Compiler, CompilerHeldUpError, Program
+from code_judge_server.judging.compiling import CompileError, Compiler, CompilerStarvedError, Program
 from code_judge_server.judging.deciding_program import CheckerFailedError, DecidingProgram
 from code_judge_server.judging.interaction import InteractiveJudge
 from code_judge_server.judging.program_checker import ProgramChecker
@@ -98,7 +98,7 @@ class Judge:
         except CheckerFailedError as error:
             logger.warning("submission %r: %s", submission.id, error)
             return self._checker_failure(submission, error, queue_time_s=queue_time_s)
-        except (ExecutorError, CompilerHeldUpError) as error:
+        except (ExecutorError, CompilerStarvedError) as error:
             logger.warning("submission %r: %s", submission.id, error)
             return self.unjudged(
                 submission, VerdictStatus.INTERNAL_ERROR, queue_time_s=queue_time_s, explanation=str(error)

@@ -61,7 +61,7 @@ class PendingBatch:
             verdict = without_outputs(verdict)
             size = held_bytes(verdict)
         self._reply_memory.take(self._client, size)
-        self._metrics.given(verdict)
+        self._metrics.count_verdict(verdict)
         self._finished_bytes += size
         self._finished.append((index, verdict))
         if not self._all_wanted or not self._open:

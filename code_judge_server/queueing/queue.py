@@ -74,7 +74,7 @@ class SubmissionQueue:
         """Return the expected wait for a slot of a new submission by a client."""
         return self._scheduler.estimated_wait_s(client)
 
-    def take_in(
+    def enqueue(
         self,
         submissions: Sequence[Submission],
         *,
@@ -109,10 +109,10 @@ class SubmissionQueue:
         for index, (submission, key) in enumerate(zip(submissions, keys, strict=True)):
             if (run := self._idempotency.run(key)) is not None:
                 batch.wait_for(run, index)
-                self._metrics.shared()
+                self._metrics.count_shared()
             elif (verdict := self._idempotency.verdict(key)) is not None:
                 batch.give_at(index, verdict)
-                self._metrics.shared()
+                self._metrics.count_shared()
             else:
                 new.append((index, QueuedRun(submission=submission, client=client, entered_at=now, key=key)))
         try:
@@ -140,7 +140,7 @@ class SubmissionQueue:
             submissions: The submissions to judge.
             client: Client for fair shares.
             max_queue_time_s: Time after which waiting submissions get `queue_timeout`.
-            deadline_s: As in `take_in`.
+            deadline_s: As in `enqueue`.
             room: Closed when the verdicts are no longer held; None: they are released on return.
 
         Raises:
@@ -151,7 +151,7 @@ class SubmissionQueue:
         start_by_s = min(max_queue_time_s or _MAX_DEADLINE_S, deadline_s or _MAX_DEADLINE_S)
         try:
             async with asyncio.timeout(start_by_s):
-                await self._scheduler.room.until_fits(client, len(submissions))
+                await self._scheduler.room.wait_until_fits(client, len(submissions))
         except TimeoutError:
             waited_s = time.monotonic() - entered_at
             status = VerdictStatus.QUEUE_TIMEOUT
@@ -185,7 +185,7 @@ class SubmissionQueue:
             submission: Submission that the work belongs to, for the log and for verdicts without an outcome.
             work: Called when it has a slot.
             client: Client for fair shares.
-            deadline_s: As in `take_in`.
+            deadline_s: As in `enqueue`.
             entered_at: Start of its wait, by `time.monotonic`; None: now.
             room: As in `judge_all`.
 
@@ -219,7 +219,7 @@ class SubmissionQueue:
 
     def cancel_all(self) -> None:
         """Answer everything now: waiting submissions get `queue_timeout`; running ones are killed and get `cancelled`."""
-        self._scheduler.room.turn_away()
+        self._scheduler.room.refuse_waiting()
         for run in list(self._in_flight):
             verdict = self._unjudged(run, _unfinished(run), explanation="the server was stopped")
             for waiter in run.waiters:
@@ -286,7 +286,7 @@ class SubmissionQueue:
         self._idempotency.ended(run, verdict)
         if verdict is None:
             return
-        self._metrics.judged(verdict)
+        self._metrics.count_judged(verdict)
         for waiter in run.waiters:
             waiter.give(run, verdict)
         run.waiters.clear()

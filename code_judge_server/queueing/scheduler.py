@@ -126,20 +126,20 @@ class Scheduler:
         self.room.give_back(run.client, 1)
         run.turn_began_at = time.monotonic()
         if run.next_turn is not None:
-            self._go_on(run, run.next_turn)
+            self._resume(run, run.next_turn)
             return
         run.started_at = run.turn_began_at
         waited_s = run.started_at - run.entered_at
         run.task = asyncio.create_task(
             self._judge.judge(
-                run.submission, queue_time_s=waited_s, spent=run.spent, between_tests=partial(self._give_way, run)
+                run.submission, queue_time_s=waited_s, spent=run.spent, between_tests=partial(self._yield_slot, run)
             )
             if run.work is None
             else run.work(waited_s, run.spent)
         )
         run.task.add_done_callback(partial(self._ended, run))
 
-    async def _give_way(self, run: QueuedRun) -> None:
+    async def _yield_slot(self, run: QueuedRun) -> None:
         """Let a run yield between two programs, and wait for its client's next turn, if another client waits.
 
         A run that yields holds its program and its results, so at most as many do as there are slots.
@@ -155,7 +155,7 @@ class Scheduler:
         self._fill_slots()
         await next_turn
 
-    def _go_on(self, run: QueuedRun, next_turn: asyncio.Future[None]) -> None:
+    def _resume(self, run: QueuedRun, next_turn: asyncio.Future[None]) -> None:
         self._num_giving_way -= 1
         run.next_turn = None
         if not next_turn.done():  # otherwise it was cancelled a moment ago, and is about to end

@@ -48,11 +48,11 @@ class SharedCapacity:
         held = self._held[client]
         return amount <= free and (held == 0 or held + amount <= _SHARE * free)
 
-    async def until_fits(self, client: str, amount: int) -> None:
+    async def wait_until_fits(self, client: str, amount: int) -> None:
         """Wait until it is the client's turn and it may take this amount; the caller must take it at once.
 
         Raises:
-            TimeoutError: `turn_away` was called.
+            TimeoutError: `refuse_waiting` was called.
         """
         if not self._newcomers and self.fits(client, amount):
             return
@@ -83,8 +83,8 @@ class SharedCapacity:
             del self._held[client]
         self._call_newcomer()
 
-    def turn_away(self) -> None:
-        """Raise TimeoutError in every `until_fits` that waits."""
+    def refuse_waiting(self) -> None:
+        """Raise TimeoutError in every `wait_until_fits` that waits."""
         newcomers, self._newcomers = self._newcomers, {}
         for newcomer in newcomers:
             newcomer.call()

@@ -119,11 +119,13 @@ class RunningCell:
             self.ending = reason
             self._kill()
 
-    def finish(self, *, exit_code: int | None, signal: int | None, told_wall_time_s: float) -> CellEnd:
-        """Return the end of a cell of which nothing is left; `told_wall_time_s` is the duration that the session reports."""
+    def finish(self, *, exit_code: int | None, signal: int | None, reported_wall_time_s: float) -> CellEnd:
+        """Return the end of a cell of which nothing is left; `reported_wall_time_s` is the duration that the session
+        reports.
+        """
         wall_time_s = time.monotonic() - self._started_at
         if self.ending is None:
-            wall_time_s = min(wall_time_s, told_wall_time_s)
+            wall_time_s = min(wall_time_s, reported_wall_time_s)
         for stream in self._streams:
             stream.drain()
         usage = self._usage()  # a cell that ended before the first sample has at least left its snapshot

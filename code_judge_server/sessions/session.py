@@ -167,7 +167,7 @@ class Session:
         try:
             cell.send(lambda descriptors: job.send(message, descriptors))
             ended = await self._ended(cell, reply)
-            end = cell.finish(exit_code=ended.exit_code, signal=ended.signal, told_wall_time_s=ended.wall_time_s)
+            end = cell.finish(exit_code=ended.exit_code, signal=ended.signal, reported_wall_time_s=ended.wall_time_s)
         except OSError as error:
             self.close()
             raise SessionDiedError(f"session `{self.id}`: it does not take a cell: {error}") from error

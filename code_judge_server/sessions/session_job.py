@@ -114,7 +114,7 @@ class SessionJob:
             self._kill_slot()  # it has no job yet whose end it could report
             raise
         self._loop.add_reader(self._end, self._take_messages)
-        self._loop.add_reader(slot.end, self._hear_end)
+        self._loop.add_reader(slot.end, self._on_slot_message)
 
     def send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send it a message.
@@ -180,14 +180,14 @@ class SessionJob:
             self._ended(str(error))
             self.close()
 
-    def _hear_end(self) -> None:
+    def _on_slot_message(self) -> None:
         """Handle the slot's message, which is that the job has ended."""
         try:
             if (ended := messages.receive_ended(self._slot.end)) is not None:
                 self._ended(_described(ended))
         except JailDiedError as error:
             self._ended(f"slot: {error}")
-        self._let_go()
+        self._release_slot()
 
     def _ended(self, reason: str) -> None:
         """Note the reason of its end, unless the server closed it; what follows would hide the reason."""
@@ -199,9 +199,9 @@ class SessionJob:
         if self._has_slot:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self._let_go()
+            self._release_slot()
 
-    def _let_go(self) -> None:
+    def _release_slot(self) -> None:
         """Release the slot, which then ends."""
         if self._has_slot:
             self._has_slot = False
@@ -215,7 +215,7 @@ class SessionJob:
         os.close(self._pidfd)
         if self._has_slot:
             self._ended("its slot was killed")
-        self._let_go()
+        self._release_slot()
         self._on_death()
 
 

@@ -15,7 +15,7 @@ def executor() -> ScriptedExecutor:
 
 
 async def verdict_of(queue: SubmissionQueue, submission: Submission, client: str = "a") -> Verdict:
-    batch = queue.take_in([submission], client=client)
+    batch = queue.enqueue([submission], client=client)
     try:
         return (await batch.all())[0]
     finally:
@@ -24,8 +24,8 @@ async def verdict_of(queue: SubmissionQueue, submission: Submission, client: str
 
 async def test_a_submission_in_flight_is_shared(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    first = queue.take_in(submissions("hold", "print"), client="a")
-    second = queue.take_in(submissions("hold", "print"), client="a")
+    first = queue.enqueue(submissions("hold", "print"), client="a")
+    second = queue.enqueue(submissions("hold", "print"), client="a")
     await settle()
     executor.release("hold")
     assert await first.all() == await second.all()
@@ -37,7 +37,7 @@ async def test_a_submission_in_flight_is_shared(executor: ScriptedExecutor) -> N
 
 async def test_a_shared_run_is_killed_when_all_who_wait_are_gone(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    batches = [queue.take_in(submissions("hold"), client="a") for _ in range(3)]
+    batches = [queue.enqueue(submissions("hold"), client="a") for _ in range(3)]
     await settle()
     for batch in batches[:2]:
         batch.close()
@@ -51,8 +51,8 @@ async def test_a_shared_run_is_killed_when_all_who_wait_are_gone(executor: Scrip
 
 async def test_a_deadline_ends_the_wait_of_its_own_request_only(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    patient = queue.take_in(submissions("hold"), client="a")
-    hurried = queue.take_in(submissions("hold"), client="a", deadline_s=0.5)
+    patient = queue.enqueue(submissions("hold"), client="a")
+    hurried = queue.enqueue(submissions("hold"), client="a", deadline_s=0.5)
     assert (await hurried.all())[0].status == "cancelled"
     executor.release("hold")
     assert (await patient.all())[0].status == "accepted"
@@ -62,8 +62,8 @@ async def test_a_deadline_ends_the_wait_of_its_own_request_only(executor: Script
 
 async def test_what_was_given_up_is_run_anew(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    queue.take_in(submissions("hold"), client="a").close()
-    repeated = queue.take_in(submissions("hold"), client="a")
+    queue.enqueue(submissions("hold"), client="a").close()
+    repeated = queue.enqueue(submissions("hold"), client="a")
     await settle()
     executor.release("hold")
     assert (await repeated.all())[0].status == "accepted"

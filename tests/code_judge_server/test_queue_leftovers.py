@@ -36,7 +36,7 @@ async def client(name: str, queue: SubmissionQueue, executor: ScriptedExecutor, 
         deadline_s = dice.choice([None, 0.001, 0.02])
         batch: PendingBatch | None = None
         with contextlib.suppress(QueueFullError):
-            batch = queue.take_in(submissions(*codes), client=name, deadline_s=deadline_s)
+            batch = queue.enqueue(submissions(*codes), client=name, deadline_s=deadline_s)
         await asyncio.sleep(dice.choice([0, 0, 0.002]))
         for code in codes:
             if dice.random() < 0.9:

@@ -16,7 +16,7 @@ os.chdir(sys.argv[2])
 with open("own", "w"), open("source", "w"):
     pass
 syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-syscalls.put_on_filter(os.pread(int(sys.argv[1]), 1 << 20, 0))
+syscalls.apply_filter(os.pread(int(sys.argv[1]), 1 << 20, 0))
 def tried(action, *arguments):
     try:
         action(*arguments)

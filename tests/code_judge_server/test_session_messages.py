@@ -44,7 +44,7 @@ class _Meter:
         """Nothing is open."""
 
 
-class _Played:
+class _PlayedSession:
     """A session, and the end of its socket that its own processes have."""
 
     def __init__(self, session: Session, meter: _Meter, process: "subprocess.Popen[bytes]") -> None:
@@ -60,7 +60,7 @@ class _Played:
     def ended(self, number: int, state: str = "failed", *, wall_time_s: float = 0.0) -> None:
         self.say(kind="ended", number=number, state=state, exit_code=1, signal=None, wall_time_s=wall_time_s)
 
-    async def heard(self) -> protocol.Message:
+    async def next_message(self) -> protocol.Message:
         """Return the server's next message."""
         assert self.end is not None
         message, descriptors = await asyncio.wait_for(asyncio.to_thread(_received, self.end), 5)
@@ -77,7 +77,7 @@ def _start_process() -> "subprocess.Popen[bytes]":
 
 
 @asynccontextmanager
-async def _played_session() -> AsyncIterator[_Played]:
+async def _played_session() -> AsyncIterator[_PlayedSession]:
     ours, slot_end = protocol.socket_pair()
     ours.setblocking(False)
     process = _start_process()
@@ -89,7 +89,7 @@ async def _played_session() -> AsyncIterator[_Played]:
         oom_kills=lambda: 0,
         peak=PeakMemory(None),
     )
-    played = _Played(Session("it", limits=LIMITS, max_snapshots=4, max_chars=100), meter, process)
+    played = _PlayedSession(Session("it", limits=LIMITS, max_snapshots=4, max_chars=100), meter, process)
     died = asyncio.Event()
     starting = asyncio.create_task(
         played.session.start(slot, python=sys.executable, memory_is_sampled=False, on_death=lambda _: died.set())
@@ -123,15 +123,15 @@ def _play(play: Any) -> None:
 
 
 def test_a_cell_that_the_kernel_does_not_pass_on_is_refused_at_once_and_the_next_one_runs():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         first = played.cell()
-        await played.heard()
+        await played.next_message()
         played.ended(1, "refused")
         with pytest.raises(CellRefusedError, match="send the cell again"):
             await first
         assert (played.session.alive, played.session.snapshots) == (True, [0])
         second = played.cell()
-        await played.heard()
+        await played.next_message()
         played.ended(2)
         assert (await second).outcome.exit_code == 1
 
@@ -139,18 +139,18 @@ def test_a_cell_that_the_kernel_does_not_pass_on_is_refused_at_once_and_the_next
 
 
 def test_a_cell_waits_for_the_end_of_a_cancelled_one():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         first = played.cell()
-        assert (await played.heard())["number"] == 1
+        assert (await played.next_message())["number"] == 1
         first.cancel()
         second = played.cell()
-        assert (await played.heard())["kind"] == "kill"
+        assert (await played.next_message())["kind"] == "kill"
         first.cancel()  # again, as a server does that stops
         await asyncio.sleep(0.05)
         assert not first.done()
         played.ended(1, "kept")
-        assert await played.heard() == {"kind": "drop", "snapshot": 1}
-        assert (await played.heard())["number"] == 2
+        assert await played.next_message() == {"kind": "drop", "snapshot": 1}
+        assert (await played.next_message())["number"] == 2
         await asyncio.sleep(0.05)
         assert (first.cancelled(), second.done()) == (True, False)
         played.ended(2)
@@ -164,9 +164,9 @@ def test_a_cell_waits_for_the_end_of_a_cancelled_one():
     ("took_s", "ending"), [(0.1, Ending.EXITED), (0.6, Ending.WALL_TIME)], ids=["in time", "too late"]
 )
 def test_a_cell_whose_end_is_heard_late_is_judged_by_the_clock_of_its_session(took_s: float, ending: Ending):
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         cell = played.cell(wall_time_s=0.4)
-        await played.heard()
+        await played.next_message()
         played.ended(1, "kept", wall_time_s=took_s)
         time.sleep(0.8)  # noqa: ASYNC251 - that is what is tested
         outcome = (await cell).outcome
@@ -179,9 +179,9 @@ def test_a_cell_whose_end_is_heard_late_is_judged_by_the_clock_of_its_session(to
 
 
 def test_no_session_can_say_that_a_cell_took_longer_than_it_did():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         cell = played.cell()
-        await played.heard()
+        await played.next_message()
         played.ended(1, wall_time_s=1e9)
         outcome = (await cell).outcome
         assert (outcome.ending, outcome.wall_time_s < 5) == (Ending.EXITED, True)
@@ -191,9 +191,9 @@ def test_no_session_can_say_that_a_cell_took_longer_than_it_did():
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_session_that_speaks_unasked_is_closed(number: int):
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         cell = played.cell()
-        await played.heard()
+        await played.next_message()
         played.ended(1)
         await cell
         played.ended(number)
@@ -204,7 +204,7 @@ def test_a_session_that_speaks_unasked_is_closed(number: int):
 
 
 def test_a_flood_of_messages_holds_nothing_up():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         played.end.settimeout(5)  # pyright: ignore[reportOptionalMemberAccess] - it is started
 
         def flood() -> int:
@@ -235,7 +235,7 @@ def test_a_flood_of_messages_holds_nothing_up():
     ids=["cpu", "memory", "tasks"],
 )
 def test_a_session_that_uses_something_while_no_cell_runs_is_closed(usage: Usage):
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         await asyncio.sleep(0.6)
         assert played.session.alive
         played.meter.usage = usage
@@ -246,9 +246,9 @@ def test_a_session_that_uses_something_while_no_cell_runs_is_closed(usage: Usage
 
 
 def test_what_a_cell_used_is_not_held_against_its_session():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         cell = played.cell()
-        await played.heard()
+        await played.next_message()
         played.meter.usage = Usage(cpu_time_s=0.9)
         await asyncio.sleep(0.3)
         played.ended(1)
@@ -260,9 +260,9 @@ def test_what_a_cell_used_is_not_held_against_its_session():
 
 
 def test_a_cell_hears_of_the_death_of_its_session():
-    async def play(played: _Played) -> None:
+    async def play(played: _PlayedSession) -> None:
         cell = played.cell()
-        await played.heard()
+        await played.next_message()
         played.say(kind="nonsense")
         await asyncio.sleep(0.05)
         assert (played.session.alive, cell.done()) == (False, False)  # its processes may run still

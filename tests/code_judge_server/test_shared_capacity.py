@@ -42,7 +42,7 @@ async def test_those_who_wait_are_let_in_as_there_is_room() -> None:
     entered: list[str] = []
 
     async def enter(client: str) -> None:
-        await room.until_fits(client, 1)
+        await room.wait_until_fits(client, 1)
         room.take(client, 1)
         entered.append(client)
 
@@ -60,9 +60,9 @@ async def test_those_who_wait_are_let_in_as_there_is_room() -> None:
 async def test_those_who_wait_can_be_turned_away() -> None:
     room = SharedCapacity(1)
     room.take("a", 1)
-    waiting = asyncio.create_task(room.until_fits("b", 1))
+    waiting = asyncio.create_task(room.wait_until_fits("b", 1))
     await asyncio.sleep(0)
-    room.turn_away()
+    room.refuse_waiting()
     with pytest.raises(TimeoutError):
         await waiting
 
@@ -73,7 +73,7 @@ async def test_who_is_called_too_early_calls_whose_turn_it_is() -> None:
     entered: list[str] = []
 
     async def enter(client: str, amount: int, name: str) -> None:
-        await room.until_fits(client, amount)
+        await room.wait_until_fits(client, amount)
         room.take(client, amount)
         entered.append(name)
 
@@ -95,7 +95,7 @@ async def test_who_holds_little_and_waits_for_the_room_of_others_is_not_passed_b
     order: list[str] = []
 
     async def enter(client: str, amount: int) -> None:
-        await room.until_fits(client, amount)
+        await room.wait_until_fits(client, amount)
         room.take(client, amount)
         order.append(client)
 

@@ -25,8 +25,8 @@ async def test_a_flood_of_one_client_does_not_delay_the_single_submission_of_ano
     executor: ScriptedExecutor,
 ) -> None:
     queue = queue_on(executor)
-    flood = queue.take_in(submissions("hold", *(f"print {n}" for n in range(1000))), client="flood")
-    single = queue.take_in(submissions("print single"), client="other")
+    flood = queue.enqueue(submissions("hold", *(f"print {n}" for n in range(1000))), client="flood")
+    single = queue.enqueue(submissions("print single"), client="other")
     await settle()
     executor.release("hold")
     assert [verdict.stdout for verdict in await single.all()] == ["print single"]
@@ -43,9 +43,9 @@ def of_many_tests(code: str, number: int) -> list[Submission]:
 
 async def test_a_submission_of_many_test_cases_gives_way_to_another_client(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    many = queue.take_in(of_many_tests("print many", 100), client="many")
-    own = queue.take_in(submissions("print own"), client="many")
-    single = queue.take_in(submissions("print single"), client="other")
+    many = queue.enqueue(of_many_tests("print many", 100), client="many")
+    own = queue.enqueue(submissions("print own"), client="many")
+    single = queue.enqueue(submissions("print single"), client="other")
     assert [verdict.stdout for verdict in await single.all()] == ["print single"]
     assert executor.started == ["print many", "print single"]
     (verdict,) = await many.all()
@@ -59,7 +59,7 @@ async def test_a_submission_of_many_test_cases_gives_way_to_another_client(execu
 
 async def test_no_more_submissions_give_way_than_there_are_slots(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    first, second = (queue.take_in(of_many_tests(f"print {name}", 3), client=name) for name in "ab")
+    first, second = (queue.enqueue(of_many_tests(f"print {name}", 3), client=name) for name in "ab")
     await first.all()
     await second.all()
     assert executor.started == ["print a", *["print b"] * 3, *["print a"] * 2]
@@ -68,8 +68,8 @@ async def test_no_more_submissions_give_way_than_there_are_slots(executor: Scrip
 async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     for number in range(3):
-        many = queue.take_in(of_many_tests(f"print {number}", 3), client="many")
-        other = queue.take_in(submissions(f"hold {number}"), client="other")
+        many = queue.enqueue(of_many_tests(f"print {number}", 3), client="many")
+        other = queue.enqueue(submissions(f"hold {number}"), client="other")
         await settle()
         assert executor.started[-2:] == [f"print {number}", f"hold {number}"]
         assert (queue.num_waiting, queue.num_running) == (1, 1)
@@ -87,8 +87,8 @@ async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executo
 async def test_what_gives_way_when_the_server_stops_is_cancelled(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     started_at = time.monotonic()
-    many = queue.take_in(of_many_tests("print many", 3), client="many")
-    other = queue.take_in(submissions("hold"), client="other")
+    many = queue.enqueue(of_many_tests("print many", 3), client="many")
+    other = queue.enqueue(submissions("hold"), client="other")
     await settle()
     queue.cancel_all()
     verdicts = [*await many.all(), *await other.all()]
@@ -106,7 +106,7 @@ async def test_45000_submissions_that_wait_cost_no_task_and_little_time(executor
     queue = queue_on(executor)
     everything = submissions("hold", *(f"print {n}" for n in range(44_999)))
     started_at = time.process_time()
-    batch = queue.take_in(everything, client="a")
+    batch = queue.enqueue(everything, client="a")
     await settle()
     assert len(asyncio.all_tasks()) < 5
     assert queue.num_waiting == 44_999
@@ -121,21 +121,21 @@ async def test_45000_submissions_that_wait_cost_no_task_and_little_time(executor
 
 async def test_a_queue_that_is_full_for_one_client_has_room_for_another(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=100, max_batch_items=100)
-    batches = [queue.take_in(submissions("hold"), client="a")]
-    batches += [queue.take_in(submissions(f"print {n}"), client="a") for n in range(80)]
+    batches = [queue.enqueue(submissions("hold"), client="a")]
+    batches += [queue.enqueue(submissions(f"print {n}"), client="a") for n in range(80)]
     with pytest.raises(QueueFullError) as refused:
-        queue.take_in(submissions("one more"), client="a")
+        queue.enqueue(submissions("one more"), client="a")
     assert refused.value.retry_after_s >= 1
-    batches.append(queue.take_in(submissions("print"), client="b"))
+    batches.append(queue.enqueue(submissions("print"), client="b"))
     for batch in batches:
         batch.close()
 
 
 async def test_a_request_that_is_refused_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=4, max_batch_items=4)
-    batch = queue.take_in(submissions("hold", "print 1", "print 2"), client="a")
+    batch = queue.enqueue(submissions("hold", "print 1", "print 2"), client="a")
     with pytest.raises(QueueFullError):
-        queue.take_in(submissions("hold", "print 3", "print 4", "print 5"), client="b")
+        queue.enqueue(submissions("hold", "print 3", "print 4", "print 5"), client="b")
     await settle()
     batch.close()
     await settle()
@@ -145,15 +145,15 @@ async def test_a_request_that_is_refused_leaves_nothing_behind(executor: Scripte
 
 async def test_a_long_wait_by_the_run_times_seen_is_a_refusal(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, max_estimated_wait_s=1)
-    first = queue.take_in(submissions("hold", *(f"print {n}" for n in range(100))), client="a")
+    first = queue.enqueue(submissions("hold", *(f"print {n}" for n in range(100))), client="a")
     assert queue.estimated_wait_s("a") == pytest.approx(2, rel=0.1)  # a fiftieth of a second each, before any was seen
     assert queue.estimated_wait_s("b") < 0.1
     with pytest.raises(QueueFullError, match="max_estimated_wait_s"):
-        queue.take_in(submissions("print"), client="a")
+        queue.enqueue(submissions("print"), client="a")
     executor.release("hold")
     await first.all()
     assert queue.estimated_wait_s("a") == 0
-    second = queue.take_in(submissions("hold again", *(f"print {n} again" for n in range(100))), client="a")
+    second = queue.enqueue(submissions("hold again", *(f"print {n} again" for n in range(100))), client="a")
     assert queue.estimated_wait_s("a") < 1  # they take a millisecond, it has turned out
     first.close()
     second.close()
@@ -161,7 +161,7 @@ async def test_a_long_wait_by_the_run_times_seen_is_a_refusal(executor: Scripted
 
 async def test_while_programs_sleep_others_take_the_spare_slots(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, num_slots=2, spare_slots=3)
-    batch = queue.take_in(submissions(*(f"hold {n}" for n in range(10))), client="a")
+    batch = queue.enqueue(submissions(*(f"hold {n}" for n in range(10))), client="a")
     await asyncio.sleep(0.2)
     assert len(executor.started) == 2
     executor.num_asleep = 2
@@ -169,7 +169,7 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
     executor.num_asleep = 4
     await asyncio.sleep(0.2)
     assert len(executor.started) == 4  # two, and of three spare ones those that one client may have
-    other = queue.take_in(submissions("hold other"), client="b")
+    other = queue.enqueue(submissions("hold other"), client="b")
     await until(lambda: len(executor.started) == 5)
     executor.num_asleep = 0
     executor.release("hold 0")
@@ -181,7 +181,7 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
 
 async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    batch = queue.take_in(submissions("hold", "print"), client="a", deadline_s=1)
+    batch = queue.enqueue(submissions("hold", "print"), client="a", deadline_s=1)
     verdicts = await batch.all()
     assert [verdict.status for verdict in verdicts] == ["cancelled", "queue_timeout"]
     await settle()
@@ -192,14 +192,14 @@ async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(exec
 
 @pytest.mark.parametrize("deadline_s", [1e-9, 1e308])
 async def test_deadlines_may_have_any_size(executor: ScriptedExecutor, deadline_s: float) -> None:
-    batch = queue_on(executor).take_in(submissions("print"), client="a", deadline_s=deadline_s)
+    batch = queue_on(executor).enqueue(submissions("print"), client="a", deadline_s=deadline_s)
     assert len(await batch.all()) == 1
     batch.close()
 
 
 async def test_what_finds_no_room_waits_for_it_outside_where_that_is_wanted(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=3, max_batch_items=3)
-    first = queue.take_in(submissions("hold", "print 1", "print 2"), client="a")
+    first = queue.enqueue(submissions("hold", "print 1", "print 2"), client="a")
     impatient = await queue.judge_all(submissions("x", "y", "z"), client="b", max_queue_time_s=0.05)
     assert [verdict.status for verdict in impatient] == ["queue_timeout"] * 3
     patient = asyncio.create_task(queue.judge_all(submissions("x", "y", "z"), client="b"))
@@ -222,7 +222,7 @@ async def test_cancelling_the_call_kills_what_it_judges(executor: ScriptedExecut
 
 async def test_a_bug_in_the_judge_is_an_error_and_not_a_request_without_an_answer(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    batch = queue.take_in(submissions("bug", "print"), client="a")
+    batch = queue.enqueue(submissions("bug", "print"), client="a")
     with pytest.raises(JudgeFailedError, match="bug"):
         await batch.all()
     batch.close()
@@ -232,7 +232,7 @@ async def test_a_bug_in_the_judge_is_an_error_and_not_a_request_without_an_answe
 
 async def test_verdicts_come_in_the_order_in_which_they_are_ready(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, num_slots=3)
-    batch = queue.take_in(submissions("hold 0", "hold 1", "print"), client="a")
+    batch = queue.enqueue(submissions("hold 0", "hold 1", "print"), client="a")
     assert [index for index, _ in await batch.next_finished()] == [2]
     executor.release("hold 1")
     assert [index for index, _ in await batch.next_finished()] == [1]
@@ -245,7 +245,7 @@ async def test_verdicts_come_in_the_order_in_which_they_are_ready(executor: Scri
 async def test_outputs_that_find_no_room_are_left_out_and_flagged(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, reply_memory_mb=1, max_reply_chars=400_000)
     codes = [f"print {n} {'x' * 300_000}" for n in range(5)]
-    batch = queue.take_in(submissions(*codes), client="a")
+    batch = queue.enqueue(submissions(*codes), client="a")
     verdicts = await batch.all()
     assert [verdict.status for verdict in verdicts] == ["accepted"] * 5
     kept = [len(verdict.stdout) for verdict in verdicts]
@@ -253,7 +253,7 @@ async def test_outputs_that_find_no_room_are_left_out_and_flagged(executor: Scri
     assert kept[-1] == 0
     assert [verdict.stdout_truncated for verdict in verdicts] == [not size for size in kept]
     batch.close()
-    repeated = queue.take_in(submissions("print " + "y" * 300_000), client="a")
+    repeated = queue.enqueue(submissions("print " + "y" * 300_000), client="a")
     assert not (await repeated.all())[0].stdout_truncated
     repeated.close()
 
@@ -269,10 +269,10 @@ async def test_files_that_find_no_room_are_left_out_and_flagged() -> None:
 
 async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
-    batch = queue.take_in(submissions("hold", "print"), client="a")
+    batch = queue.enqueue(submissions("hold", "print"), client="a")
     queue.start_draining()
     with pytest.raises(DrainingError):
-        queue.take_in(submissions("late"), client="a")
+        queue.enqueue(submissions("late"), client="a")
     with pytest.raises(DrainingError):
         await queue.judge_all(submissions("late"), client="a")
     assert not queue.is_idle
@@ -285,7 +285,7 @@ async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(ex
 
 async def test_what_is_cancelled_at_the_end_is_answered(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=2, max_batch_items=2)
-    batch = queue.take_in(submissions("hold", "print"), client="a")
+    batch = queue.enqueue(submissions("hold", "print"), client="a")
     outside = asyncio.create_task(queue.judge_all(submissions("x", "y"), client="b"))
     await settle()
     queue.cancel_all()
@@ -320,9 +320,9 @@ class CountingRunTimes(RunTimes):
 async def test_what_a_request_costs_does_not_grow_with_the_number_of_clients(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     run_times = queue._scheduler._run_times = queue._scheduler._waiting._run_times = CountingRunTimes()
-    batches = [queue.take_in(submissions(f"hold {number}"), client=str(number)) for number in range(100)]
+    batches = [queue.enqueue(submissions(f"hold {number}"), client=str(number)) for number in range(100)]
     run_times.num_asked = 0
-    batches.append(queue.take_in(submissions("hold again"), client="0"))
+    batches.append(queue.enqueue(submissions("hold again"), client="0"))
     assert run_times.num_asked < 10
     for batch in batches:
         batch.close()

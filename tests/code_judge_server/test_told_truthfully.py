@@ -61,7 +61,7 @@ async def test_limits_of_a_program_that_does_not_compile_are_told(fresh_judge: J
 async def test_limits_of_a_program_that_was_cancelled_are_told() -> None:
     executor = ScriptedExecutor()
     queue = queue_on(executor)
-    batch = queue.take_in([Submission(id="a", code="hold it")], client="c", deadline_s=1)
+    batch = queue.enqueue([Submission(id="a", code="hold it")], client="c", deadline_s=1)
     (verdict,) = await asyncio.wait_for(batch.all(), 60)
     assert verdict.status is VerdictStatus.CANCELLED
     assert verdict.limits is not None

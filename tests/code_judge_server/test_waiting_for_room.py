@@ -20,7 +20,7 @@ class Waiting:
 
     async def ask(self, name: str, amount: int, *, client: str | None = None) -> None:
         async def enter() -> None:
-            await self.room.until_fits(client or name, amount)
+            await self.room.wait_until_fits(client or name, amount)
             self.room.take(client or name, amount)
             self.entered.append(name)
 

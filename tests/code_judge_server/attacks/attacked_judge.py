@@ -96,7 +96,7 @@ class AttackedJudge:
             verdicts = self.server.judge_batch(programs)
             assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
-    def undergo(self, attack: Attack, *, beside_an_honest_one: bool = True) -> dict[str, Any]:
+    def run_attack(self, attack: Attack, *, beside_an_honest_one: bool = True) -> dict[str, Any]:
         """Run an attack beside an honest program, then honest ones in both slots; return the verdict on the attack."""
         submission = attack.submission(self.around.target)
         if beside_an_honest_one:

@@ -44,7 +44,7 @@ def is_for_want_of_a_core(verdict: dict[str, Any]) -> bool:
 
 
 def assert_it_reaches_nothing_and_harms_nobody(attacked: AttackedJudge, attack: Attack) -> None:
-    verdict = attacked.undergo(attack)
+    verdict = attacked.run_attack(attack)
     assert verdict["status"] in attack.statuses or is_for_want_of_a_core(verdict), verdict
     assert reached(verdict) == []
     if attack.says_done:

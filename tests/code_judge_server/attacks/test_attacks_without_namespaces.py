@@ -35,7 +35,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", [pytest.param(attack, id=attack.name) for attack in CORPUS])
 def test_an_attack_without_namespaces_is_held(attacked: AttackedJudge, attack: Attack) -> None:
-    verdict = attacked.undergo(attack, beside_an_honest_one=attack.name not in TAKE_ALL_PROCESSES)
+    verdict = attacked.run_attack(attack, beside_an_honest_one=attack.name not in TAKE_ALL_PROCESSES)
     assert [line for line in reached(verdict) if not line.startswith(HARMLESS)] == []
     if attack.name in ENDED_BY_LANDLOCK:
         assert verdict["status"] in CRASHED, verdict
