@@ -43,7 +43,7 @@ def main() -> int:
         settings = CliApp.run(Settings)
         configure_logging(settings.log_format, settings.log_level)
         for name in unknown_variables(os.environ):
-            logger.warning("environment: %s is no setting, and has no effect; `--help` lists those that are", name)
+            logger.warning("environment: %s is not a setting and has no effect. `--help` lists all settings", name)
         num_connections = most_connections(settings)
         listener = _listen(settings.host, settings.port)
         executor = choose_executor(settings)

@@ -108,7 +108,7 @@ async def _drop_unusable_languages(executor: Executor, languages: dict[str, Lang
     limits = settings.limit_policy.effective(settings.default_limits)
     for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
         level = logging.WARNING if name in settings.languages else logging.INFO  # nobody asked for the built-in ones
-        logger.log(level, "language `%s` is not offered: %s", name, reason)
+        logger.log(level, "language `%s`: not offered: %s", name, reason)
         del languages[name]
 
 

@@ -272,7 +272,7 @@ def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, L
     offered = located_languages(from_settings)
     for name, rules in from_settings.items():
         if name not in offered:
-            logger.warning("language `%s` is not offered: this machine has not all of %s", name, rules.programs)
+            logger.warning("language `%s`: not offered, this machine lacks one of %s", name, rules.programs)
     return offered
 
 
@@ -360,7 +360,7 @@ def wrong_fields(submission: Submission, languages: Mapping[LanguageName, Langua
         errors.append(FieldError(field="compile_options", message=f"{why}: leave them out"))
     taken = set() if rules is None else {rules.source, rules.artifact}
     errors += [
-        FieldError(field=f"files.{path}", message="stands in the way of the program's own file of that name")
+        FieldError(field=f"files.{path}", message="conflicts with the program's own file of that name")
         for path in submission.files
         if path in taken or path.split("/")[0] in taken
     ]

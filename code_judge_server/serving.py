@@ -119,7 +119,7 @@ class JudgeServer(uvicorn.Server):
                 while not self._is_done:  # noqa: ASYNC110 (it happens once: not worth an event)
                     await asyncio.sleep(_DRAIN_POLL_S)
         except TimeoutError:
-            logger.warning("draining: not done after %g s, the rest is cancelled", self._drain_timeout_s)
+            logger.warning("draining: not finished after %g s; cancelling the rest", self._drain_timeout_s)
         self._stop()
 
     @property

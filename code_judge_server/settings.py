@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     def _check_paths(cls, paths: list[Path]) -> list[Path]:
         for path in paths:
             if not path.is_absolute() or not path.exists():
-                raise ValueError(f"`{path}` must be the absolute path of something that is there")
+                raise ValueError(f"`{path}` must be the absolute path of an existing file or folder")
         return paths
 
     @model_validator(mode="after")
@@ -198,12 +198,12 @@ class Settings(BaseSettings):
         if self.queue_capacity < self.max_batch_items:
             raise ValueError(
                 f"queue_capacity: {self.queue_capacity} is less than max_batch_items, {self.max_batch_items}: "
-                "such a batch could never be taken. Raise one or lower the other"
+                "such a batch could never be accepted. Raise one or lower the other"
             )
         if self.request_memory_mb * MIB < self.max_body_bytes:
             raise ValueError(
                 f"request_memory_mb: {self.request_memory_mb} MiB is less than max_body_bytes, {self.max_body_bytes}: "
-                "such a body could never be taken. Raise one or lower the other"
+                "such a body could never be accepted. Raise one or lower the other"
             )
         for unit in ("cpu_time_s", "wall_time_s", "memory_mb"):
             default = getattr(self, f"default_{unit}")

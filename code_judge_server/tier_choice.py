@@ -30,11 +30,11 @@ def choose_executor(settings: Settings) -> Executor:
     tier, canaries = tier_search.tier, tier_search.canaries
     if settings.use_isolation not in (None, tier):
         raise IsolationRefusedError(
-            f"use_isolation: tier {settings.use_isolation} is asked for, and {_reached(tier, canaries)}"
+            f"use_isolation: tier {settings.use_isolation} is required, but {_reached(tier, canaries)}"
         )
     if tier > settings.require_isolation:
         raise IsolationRefusedError(
-            f"require_isolation: tier {settings.require_isolation} is asked for, and {_reached(tier, canaries)}. "
+            f"require_isolation: tier {settings.require_isolation} is required, but {_reached(tier, canaries)}. "
             f"Where programs may be trusted with that, name it: --require-isolation {tier}"
         )
     if tier is IsolationTier.D and not settings.is_loopback:
@@ -55,9 +55,7 @@ def choose_executor(settings: Settings) -> Executor:
     except HiddenPathError as error:
         raise IsolationRefusedError(str(error)) from error
     except (NoCgroupsError, SeccompError, OSError) as error:
-        raise IsolationRefusedError(
-            f"isolation: tier {tier} worked when it was tried, and then not: {error}"
-        ) from error
+        raise IsolationRefusedError(f"isolation: tier {tier} worked in its trial, but not now: {error}") from error
     return JailExecutor(plan, canaries=canaries, num_private_slots=num_sessions)
 
 

@@ -134,13 +134,13 @@ class LimitBody:
         return RejectedError(f"body: more than {self._max_bytes} bytes (max_body_bytes)", status_code=413)
 
     def _too_slow(self) -> RejectedError:
-        error = RejectedError(f"body: not there after {self._arrival_timeout_s:g} s", status_code=408)
+        error = RejectedError(f"body: did not arrive within {self._arrival_timeout_s:g} s", status_code=408)
         error.headers = {"Connection": "close"}
         return error
 
     def _no_room(self, path: str) -> RejectedError:
         error = RejectedError(
-            f"body: no room for it after {self._arrival_timeout_s:g} s: {self._taken()} are taken",
+            f"body: no room within {self._arrival_timeout_s:g} s: {self._taken()} are taken",
             status_code=_BUSY_STATUS.get(path, 408),
         )
         error.headers = {"Connection": "close"}

@@ -29,7 +29,7 @@ DOCUMENTED_REFUSALS: dict[int | str, dict[str, Any]] = {
     415: {"model": Rejection, "description": "The body is not `application/json`"},
     429: {"model": Rejection, "description": "The queue is full; the header `Retry-After` says for how many seconds"},
     500: {"model": Rejection, "description": "A bug of the judge"},
-    503: {"model": Rejection, "description": "The server is stopping; the header `Retry-After` says when to ask again"},
+    503: {"model": Rejection, "description": "The server is stopping; the header `Retry-After` says when to retry"},
 }
 """Replies besides 200 of an endpoint that takes submissions, for the OpenAPI page."""
 

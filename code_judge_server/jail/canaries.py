@@ -111,7 +111,7 @@ def _probe_init() -> Canary:
         for open_part in (compiled.open_init, compiled.open_job_start):
             os.close(open_part())
     except compiled.NotCompiledError as error:
-        return Canary(name="compiled init", passed=False, detail=f"{error}; a slower one in Python stands in for it")
+        return Canary(name="compiled init", passed=False, detail=f"{error}; using a slower one in Python")
     return Canary(name="compiled init", passed=True, detail="")
 
 

@@ -180,12 +180,12 @@ def _refuse_hidden(read_only: Sequence[str]) -> None:
     for path in read_only:
         if (below := _hides(_with_links([path]))) is not None:
             raise HiddenPathError(
-                f"read_only_paths: `{path}` is in {below}, of which each program has its own. Move it elsewhere"
+                f"read_only_paths: `{path}` is in {below}, which each program has of its own. Move it elsewhere"
             )
     for path in _interpreter_paths():
         if (below := _hides([path])) is not None:
             raise HiddenPathError(
-                f"interpreter: `{path}` is in {below}, of which each program has its own, so that none could be run. "
+                f"interpreter: `{path}` is in {below}, which each program has of its own, so none could run. "
                 "Make the environment elsewhere"
             )
 
@@ -226,5 +226,5 @@ def _links_and_end(path: str) -> list[str]:
         else:
             resolved = step
     if ahead:
-        raise HiddenPathError(f"{path}: more than {_MOST_LINKS} links lead there. Name where it really is")
+        raise HiddenPathError(f"{path}: more than {_MOST_LINKS} links lead there. Use its real path")
     return [*links, resolved or "/"]

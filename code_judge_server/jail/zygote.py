@@ -72,7 +72,7 @@ def _load_job_start(machine: Machine) -> JobStart | None:
     try:
         return JobStart(machine.job_start)
     except OSError as error:  # compiled for another C library than the interpreter's, for example
-        sys.stderr.write(f"zygote: the compiled start of jobs does not load, a slower one stands in for it: {error}\n")
+        sys.stderr.write(f"zygote: the compiled start of jobs does not load, using a slower one: {error}\n")
         return None
 
 
@@ -83,9 +83,7 @@ def _take_snapshot(job_start: JobStart, launcher: socket.socket) -> bool:
     try:
         is_job = job_start.take_snapshot()
     except OSError as error:
-        sys.stderr.write(
-            f"zygote: no snapshot of the memory can be taken, jobs start from slower forks instead: {error}\n"
-        )
+        sys.stderr.write(f"zygote: no snapshot of the memory can be taken, using slower forks: {error}\n")
         return False
     if is_job:
         launcher.detach()  # so that the object closes no descriptor of the job's if the job's end finalizes it

@@ -116,7 +116,7 @@ class JailExecutor:
             except JailDiedError as error:
                 if not self._closed:
                     logger.warning("slot %d (%s): %s", number, preload, error)
-        raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed over one job; the log says how")
+        raise ExecutorError(f"jail executor: {_ATTEMPTS} slots ({preload}) failed on one job; see the log")
 
     async def execute_pair(self, jobs: tuple[Job, Job]) -> tuple[Outcome, Outcome]:
         """See `Executor`; if a slot dies over either job, both are run once more."""
@@ -134,8 +134,8 @@ class JailExecutor:
                     job.kill(Ending.CANCELLED)
                 if not isinstance(error, JailDiedError):
                     raise
-                logger.warning("two slots (%s): a slot died over one of two jobs: %s", BARE, error)
-        raise ExecutorError(f"jail executor: slots died over two jobs {_ATTEMPTS} times; the log says how")
+                logger.warning("two slots (%s): a slot died during a pair of jobs: %s", BARE, error)
+        raise ExecutorError(f"jail executor: slots died during a pair of jobs {_ATTEMPTS} times; see the log")
 
     async def _begin_pair(self, jobs: tuple[Job, Job]) -> list[RunningJob]:
         """Start two jobs, joined by pipes, as soon as two slots are free.
@@ -256,7 +256,7 @@ class JailExecutor:
             ExecutorError: the executor is closed.
         """
         if self._closed:
-            raise ExecutorError("jail executor: it is closed")
+            raise ExecutorError("jail executor: closed")
         await asyncio.wait([self._begin_repair()])
 
     def _begin_repair(self) -> asyncio.Task[None]:
@@ -295,7 +295,7 @@ class JailExecutor:
             JailDiedError: one of them does not start.
         """
         if not self._launcher.alive:
-            logger.warning("jail executor: the launcher died; it is started again with all slots")
+            logger.warning("jail executor: launcher died; restarting it with all slots")
             for slot in self._slots.values():
                 slot.die("its launcher died")
             await self._launcher.aclose()

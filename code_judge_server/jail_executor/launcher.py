@@ -74,8 +74,8 @@ class Launcher:
                 self._loop.remove_reader(ours)
         except OSError as error:
             ours.close()
-            self.die(f"it takes no request: {error}")
-            raise JailDiedError(f"launcher: it takes no request: {error}") from error
+            self.die(f"it accepts no request: {error}")
+            raise JailDiedError(f"launcher: it accepts no request: {error}") from error
         except BaseException:
             ours.close()
             raise

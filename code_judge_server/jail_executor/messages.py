@@ -83,7 +83,7 @@ def send(end: socket.socket, message: protocol.Message, descriptors: tuple[int, 
     try:
         data = orjson.dumps(message)
     except orjson.JSONEncodeError as error:
-        raise protocol.ProtocolError(f"no JSON can be made of a message: {error}") from error
+        raise protocol.ProtocolError(f"a message cannot be encoded as JSON: {error}") from error
     protocol.send_encoded(end, data, descriptors)
 
 
@@ -97,7 +97,7 @@ def receive(end: socket.socket, schema: TypeAdapter[MessageT]) -> MessageT | Non
     try:
         return None if message is None else schema.validate_python(message)
     except ValidationError as error:
-        raise JailDiedError(f"it sent what it must not: {error}") from error
+        raise JailDiedError(f"it sent an invalid message: {error}") from error
 
 
 def receive_ended(end: socket.socket) -> Ended | None:
@@ -112,7 +112,7 @@ def receive_ended(end: socket.socket) -> Ended | None:
     message.setdefault("tasks_refused", None)
     wrong = [name for name, is_right in _RIGHT_IN_ENDED.items() if name not in message or not is_right(message[name])]
     if wrong or len(message) != len(_RIGHT_IN_ENDED):
-        raise JailDiedError(f"it sent what it must not: wrong {wrong or 'number of keys'}: {str(message)[:200]}")
+        raise JailDiedError(f"it sent an invalid message: wrong {wrong or 'number of keys'}: {str(message)[:200]}")
     del message["kind"]
     return Ended(**message)
 
@@ -125,7 +125,7 @@ def receive_cleared(end: socket.socket) -> bool:
     """
     message = _receive(end)
     if message not in (None, {"kind": "cleared"}):
-        raise JailDiedError(f"it sent what it must not while it clears: {str(message)[:200]}")
+        raise JailDiedError(f"it sent an invalid message while it clears: {str(message)[:200]}")
     return message is not None
 
 
@@ -174,7 +174,7 @@ def _receive(end: socket.socket) -> protocol.Message | None:
     except OSError as error:
         raise JailDiedError(f"its socket broke: {error}") from error
     except protocol.ProtocolError as error:
-        raise JailDiedError(f"it sent what it must not: {error}") from error
+        raise JailDiedError(f"it sent an invalid message: {error}") from error
     if received is None:
         raise JailDiedError("it closed its socket")
     message, descriptors = received

@@ -141,7 +141,7 @@ class RunningJob:
             if not self._streams:
                 return
         if self._ending is not None:
-            self._give_up(f"it did not end a job within {ANSWER_TIMEOUT_S:g} s of being told to")
+            self._give_up(f"it did not end a job within {ANSWER_TIMEOUT_S:g} s after a kill")
         elif now >= self._deadline:
             self.kill(Ending.WALL_TIME)
         elif not self._watches_streams:
@@ -311,7 +311,7 @@ class RunningJob:
             if size is None:
                 continue
             if self._collected is None or index >= len(self._job.collect) or offset + size > self._job.collect_bytes:
-                raise JailDiedError(f"it brought back file {index} of {size} bytes, which nobody asked for")
+                raise JailDiedError(f"it returned file {index} of {size} bytes, which was not requested")
             files[self._job.collect[index]] = os.pread(self._collected, size, offset)
             offset += size
         return files

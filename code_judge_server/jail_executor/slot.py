@@ -94,7 +94,7 @@ class Slot:
         try:
             running.send(self._send, sealed, interpret=interpret, partner=partner)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
-            self.die(f"it does not take a job: {error}")
+            self.die(f"it accepts no job: {error}")
         except (OSError, protocol.ProtocolError) as error:
             running.abandon()
             self._become_idle()
@@ -137,7 +137,7 @@ class Slot:
         try:
             self._send({"kind": "kill"})
         except OSError as error:
-            self.die(f"it does not take a kill: {error}")
+            self.die(f"it accepts no kill: {error}")
 
     def _wants_core(self) -> bool:
         return process_tree.any_runnable(
@@ -152,7 +152,7 @@ class Slot:
         except JailDiedError as error:
             self.die(str(error))
         except OSError as error:
-            self.die(f"what a job left cannot be read: {error}")
+            self.die(f"the rest of a job's output cannot be read: {error}")
 
     def _take_ended(self) -> bool:
         """Finish the job if the slot has reported its end; return whether it has."""

@@ -72,8 +72,6 @@ class PrecompiledHeader:
             return
         content = outcome.files.get(rules.artifact)
         if outcome.ending is not Ending.EXITED or outcome.exit_code != 0 or content is None:
-            logger.warning(
-                "precompiled header %s: %s %s; it is not used", rules.header, rules.compile[0], end_of(outcome)
-            )
+            logger.warning("precompiled header %s: %s %s; not used", rules.header, rules.compile[0], end_of(outcome))
             return
         self._files = {f"{_FOLDER}/{rules.header}.gch": content}

@@ -102,7 +102,7 @@ class ProcessExecutor:
             may_read_all = await asyncio.gather(*(slot.wait_until_ready() for slot in slots))
         except SlotDiedError as error:
             await self.aclose()
-            raise ExecutorError(f"process executor: a slot does not start: {error}; its own words are above") from error
+            raise ExecutorError(f"process executor: a slot does not start: {error}; see its output above") from error
         if any(may_read_all):
             logger.warning(
                 "tier D of root: programs may read every file of this machine, since no ordinary user may run %s. Put the "
@@ -207,10 +207,10 @@ class ProcessExecutor:
                     break
                 return await slot.run(message, timeout_s=timeout_s, on_output=on_output)
             except (SlotDiedError, OSError) as error:  # OSError: it cannot be replaced, for want of processes or disk
-                logger.warning("slot %d: %s; it is replaced", number, error)
+                logger.warning("slot %d: %s; replacing it", number, error)
                 await self._slots[number].stop()
                 await self._kill_orphans()
-        raise ExecutorError(f"process executor: slot {number} died over one program, or could not be replaced")
+        raise ExecutorError(f"process executor: slot {number} died during one program, or could not be replaced")
 
     async def _rebuild(self, number: int) -> "_Slot":
         folder, uid = self._slots[number].folder, self._slots[number].uid
@@ -236,7 +236,7 @@ class ProcessExecutor:
             await asyncio.sleep(ORPHAN_KILL_PAUSE_S)
             _collect(orphans)
         if orphans := self._orphans():
-            logger.warning("processes %s, left by a dead slot, were killed but have not ended", orphans)
+            logger.warning("processes %s: left by a dead slot, killed, but still running", orphans)
 
     def _orphans(self) -> list[int]:
         kept = self._not_ours | {slot.pid for slot in self._slots.values()}

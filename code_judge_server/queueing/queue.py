@@ -213,7 +213,7 @@ class SubmissionQueue:
         """Raise DrainingError after `start_draining`."""
         if self.is_draining:
             raise DrainingError(
-                "the server is stopping: it takes nothing in. Ask another, or this one when it is back",
+                "the server is stopping and accepts no submissions. Use another server, or retry later",
                 retry_after_s=math.ceil(min(max(self._settings.drain_timeout_s, 1), _MAX_RETRY_AFTER_S)),
             )
 

@@ -33,7 +33,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     **DOCUMENTED_REFUSALS,
     404: {
         "model": Rejection,
-        "description": "There is no such session or snapshot (any more), or this server holds none",
+        "description": "The session or snapshot does not exist (any more), or this server cannot hold sessions",
     },
     429: {
         "model": Rejection,
@@ -42,8 +42,8 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     },
     503: {
         "model": Rejection,
-        "description": "The server is stopping, or what holds sessions died and is not back yet; the header `Retry-After` "
-        "says when to ask again",
+        "description": "The server is stopping, or restarting parts that hold sessions; the header `Retry-After` "
+        "says when to retry",
     },
 }
 _RETRY_AFTER_S = {429: 5, 503: 2}

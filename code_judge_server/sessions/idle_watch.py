@@ -58,7 +58,7 @@ class IdleWatch:
         if (breach := self._breach(usage)) is None:
             self._look_later()
             return
-        logger.warning("sessions: one is closed, which used %s while none of its cells ran", breach)
+        logger.warning("session: used %s while no cell ran; closing it", breach)
         self._end()
 
     def _breach(self, usage: Usage) -> str | None:

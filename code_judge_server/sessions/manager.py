@@ -87,7 +87,7 @@ class SessionManager:
         jail = self._jail
         if jail is None or not jail.num_private_slots:
             raise NoSessionsError(
-                "sessions: this server holds none: they need isolation tier A or B, and max_sessions > 0"
+                "sessions: this server cannot hold any: they need isolation tier A or B, and max_sessions > 0"
             )
         if not self._places.fits(client, 1):
             raise TooManySessionsError(
@@ -155,7 +155,7 @@ class SessionManager:
                 session.close()
                 raise
             await death  # the next attempt uses the same place
-        raise ExecutorError(f"{_ATTEMPTS} slots failed over one session: {failure}") from failure
+        raise ExecutorError(f"{_ATTEMPTS} slots failed to start one session: {failure}") from failure
 
     def state(self, session_id: str) -> SessionState:
         """Return the state of a session.
@@ -303,8 +303,8 @@ async def _opened(opening: "asyncio.Task[Session]") -> Session:
         opening.add_done_callback(_close_unwanted)
         why = str(error) or f"it takes more than {_OPEN_TIMEOUT_S:g} s"
         raise SessionNotOpenedError(
-            f"sessions: none can be opened now: {why}. Parts of the judge died and are started again, or it is very busy: "
-            "send the request again when `Retry-After` says"
+            f"sessions: none can be opened now: {why}. The judge is restarting parts of itself, or is very busy. "
+            "Retry after the time in `Retry-After`"
         ) from error
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unwanted)

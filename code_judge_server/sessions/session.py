@@ -170,7 +170,7 @@ class Session:
             end = cell.finish(exit_code=ended.exit_code, signal=ended.signal, reported_wall_time_s=ended.wall_time_s)
         except OSError as error:
             self.close()
-            raise SessionDiedError(f"session `{self.id}`: it does not take a cell: {error}") from error
+            raise SessionDiedError(f"session `{self.id}`: it accepts no cell: {error}") from error
         except SessionDiedError as error:
             error.ending = cell.ending or error.ending
             raise
@@ -215,7 +215,7 @@ class Session:
             raise
         if not isinstance(ended, CellEnded):
             self.close()
-            raise SessionDiedError(f"session `{self.id}`: it says what makes no sense")
+            raise SessionDiedError(f"session `{self.id}`: it sent an invalid message")
         return ended
 
     def _kill_cell(self, job: SessionJob, reply: "_Reply") -> None:
@@ -237,7 +237,7 @@ class Session:
             raise NoSnapshotError(f"snapshot: {start} of session `{self.id}` is gone: a cell must have killed it")
         if ended.state == "refused":
             raise CellRefusedError(
-                f"session `{self.id}`: the kernel passes no more descriptors on for the judge's user; send the cell again"
+                f"session `{self.id}`: the kernel passes no more descriptors for the judge's user. Send the cell again"
             )
         if ended.state == "kept" and end.outcome.ending is Ending.EXITED:
             self.snapshots.append(self._num_cells)

@@ -127,7 +127,7 @@ def test_a_cell_that_the_kernel_does_not_pass_on_is_refused_at_once_and_the_next
         first = played.cell()
         await played.next_message()
         played.ended(1, "refused")
-        with pytest.raises(CellRefusedError, match="send the cell again"):
+        with pytest.raises(CellRefusedError, match="Send the cell again"):
             await first
         assert (played.session.alive, played.session.snapshots) == (True, [0])
         second = played.cell()

@@ -82,7 +82,7 @@ def test_a_path_below_a_folder_that_each_program_has_its_own_of_is_refused_by_it
     assert f"read_only_paths: `{folder}` is in /dev/shm" in said
     assert "Move it elsewhere" in said
     said = refusal("--use-isolation", "B", "--read-only-paths", '["/tmp"]')
-    assert "read_only_paths: `/tmp` is in /tmp, of which each program has its own" in said
+    assert "read_only_paths: `/tmp` is in /tmp, which each program has of its own" in said
 
 
 def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() -> None:
@@ -113,7 +113,7 @@ def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
 
 def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:
     said = refusal("--require-isolation", "A", "--use-isolation", "D")
-    assert said.startswith("code judge: require_isolation: tier A is asked for, and this server reaches only D")
+    assert said.startswith("code judge: require_isolation: tier A is required, but this server reaches only D")
     assert "--require-isolation D" in said
 
 

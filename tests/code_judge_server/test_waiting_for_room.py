@@ -142,9 +142,7 @@ async def test_a_body_that_finds_no_room_in_time_is_a_408() -> None:
         await guard(scope_of(20), client.messages.get, client.reply)
     assert client.replies[0]["status"] == 408
     assert (b"connection", b"close") in client.replies[0]["headers"]
-    assert (
-        b"no room for it after 0.05 s: 100 of 100 bytes for requests (request_memory_mb)" in client.replies[1]["body"]
-    )
+    assert b"no room within 0.05 s: 100 of 100 bytes for requests (request_memory_mb)" in client.replies[1]["body"]
     assert not memory.is_awaited
     assert memory.used == 100
 
