@@ -28,11 +28,11 @@ def server(
             yield isolated
 
 
-def test_it_is_among_the_languages(server: JudgeProcess) -> None:
+def test_bash_is_among_the_languages(server: JudgeProcess) -> None:
     assert "bash" in server.http.get("/v1/health").json()["languages"]
 
 
-def test_a_script_that_prints_what_is_expected_is_accepted(server: JudgeProcess) -> None:
+def test_a_script_with_the_expected_output_is_accepted(server: JudgeProcess) -> None:
     verdict = server.judge(language="bash", code=DOUBLE, stdin="21\n", expected_output="42")
     assert (verdict["status"], verdict["exit_code"], verdict["stdout"]) == ("accepted", 0, "42\n")
     assert verdict["compile_time_s"] == 0
@@ -53,7 +53,7 @@ def test_a_script_that_prints_something_else_is_a_wrong_answer(server: JudgeProc
     ],
     ids=["exit", "set -e", "unknown command", "syntax error"],
 )
-def test_another_exit_code_is_a_runtime_error_that_tells_it(
+def test_another_exit_code_is_a_runtime_error_that_reports_it(
     server: JudgeProcess, code: str, exit_code: int, said: str
 ) -> None:
     verdict = server.judge(language="bash", code=code, expected_output="out")
@@ -61,7 +61,7 @@ def test_another_exit_code_is_a_runtime_error_that_tells_it(
     assert verdict["stderr"] == said
 
 
-def test_a_script_that_kills_itself_is_told_by_its_signal(server: JudgeProcess) -> None:
+def test_a_script_that_kills_itself_is_reported_with_its_signal(server: JudgeProcess) -> None:
     verdict = server.judge(language="bash", code="kill -SEGV $$")
     assert (verdict["status"], verdict["exit_code"], verdict["signal"]) == ("runtime_error", None, 11)
 

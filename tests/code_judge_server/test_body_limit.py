@@ -56,7 +56,7 @@ async def no_reply(_message: Message) -> None:
 
 
 @pytest.mark.parametrize("headers", [(CHUNKED,), ((b"content-length", b"60"),)], ids=["chunked", "announced"])
-async def test_bodies_that_may_wait_never_take_more_than_there_is(headers: Any) -> None:
+async def test_waiting_bodies_never_exceed_the_capacity(headers: Any) -> None:
     memory = SharedCapacity(200)
     endpoint = Endpoint()
     guard = LimitBody(endpoint, max_bytes=100, memory=memory)
@@ -122,7 +122,7 @@ async def test_a_body_that_does_not_arrive_is_a_408_and_gives_its_room_back() ->
     assert memory.used == 0
 
 
-async def test_a_request_whose_body_is_there_may_take_its_time() -> None:
+async def test_a_request_with_a_complete_body_has_no_timeout() -> None:
     endpoint = Endpoint()
     guard = LimitBody(endpoint, max_bytes=100, memory=SharedCapacity(100), arrival_timeout_s=0.02)
     task = asyncio.create_task(guard(scope_of("/run", (b"content-length", b"20")), pieces(20), no_reply))

@@ -25,7 +25,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
-def test_a_program_that_is_cancelled_says_what_it_has_used(judge: JudgeProcess) -> None:
+def test_a_cancelled_program_reports_its_usage(judge: JudgeProcess) -> None:
     computing = {"id": "computing", "code": "while True: pass"}
     sleeping = {"id": "sleeping", "code": "import time; time.sleep(60)"}
     first, second = judge.judge_batch([computing, sleeping], deadline_s=DEADLINE_S)
@@ -34,7 +34,7 @@ def test_a_program_that_is_cancelled_says_what_it_has_used(judge: JudgeProcess) 
     assert first["wall_time_s"] > LEAST_CPU_S < second["wall_time_s"]
 
 
-def test_its_earlier_test_cases_count(judge: JudgeProcess) -> None:
+def test_earlier_test_cases_count_in_the_usage(judge: JudgeProcess) -> None:
     code = "import time\nif input(): time.sleep(60)\nwhile time.process_time() < 0.2: pass"
     tests = [{"stdin": "\n"}, {"stdin": "sleep\n"}]
     (verdict,) = judge.judge_batch([{"id": "two", "code": code, "tests": tests}], deadline_s=DEADLINE_S)
@@ -42,7 +42,7 @@ def test_its_earlier_test_cases_count(judge: JudgeProcess) -> None:
     assert verdict["cpu_time_s"] > LEAST_CPU_S
 
 
-def test_a_cell_that_is_cancelled_says_what_it_has_used(judge: JudgeProcess) -> None:
+def test_a_cancelled_cell_reports_its_usage(judge: JudgeProcess) -> None:
     session = Session(judge)
     result = session.cell("while True: pass", deadline_s=DEADLINE_S)
     assert result["status"] == "cancelled"

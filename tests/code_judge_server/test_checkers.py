@@ -104,7 +104,7 @@ async def test_bytes_that_are_no_text_are_not_the_replacement_character(kind: st
     ],
 )
 @pytest.mark.parametrize("padding", [0, 70_000])
-async def test_tokens_are_what_stands_between_white_space(output: str, expected: str, same: bool, padding: int) -> None:
+async def test_tokens_are_separated_by_white_space(output: str, expected: str, same: bool, padding: int) -> None:
     """The padding moves the words over the border between two chunks, and into a thread."""
     assert (
         await matches(
@@ -176,7 +176,7 @@ async def test_tolerances_are_those_of_the_checker(output: str, absolute: float,
     assert await matches("floats", output, "100", **tolerances) is same
 
 
-async def test_integers_beyond_a_floats_precision_are_told_apart() -> None:
+async def test_integers_beyond_the_precision_of_floats_differ() -> None:
     exact = {"absolute_tolerance": 0.0, "relative_tolerance": 0.0}
     assert not await matches("floats", str(2**53 + 1), str(2**53), **exact)
     assert await matches("floats", f"{2**53 + 1}.0", str(2**53 + 1), **exact)

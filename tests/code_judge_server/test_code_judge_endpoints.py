@@ -22,7 +22,7 @@ def test_ping_answers_pong(judge: JudgeProcess) -> None:
     assert judge.http.get("/ping").json() == "pong"
 
 
-def test_status_tells_queue_and_workers(judge: JudgeProcess) -> None:
+def test_status_reports_queue_and_workers(judge: JudgeProcess) -> None:
     assert judge.http.get("/status").json() == {"queue": 0, "num_workers": 2}
 
 

@@ -51,7 +51,7 @@ async def test_the_second_of_two_equal_sources_is_not_compiled(artifact: bytes |
     assert (compiler.num_started, first is second) == (1, True)
 
 
-async def test_what_may_end_otherwise_next_time_is_not_kept() -> None:
+async def test_results_that_may_change_are_not_cached() -> None:
     cache, compiler = CompileCache(1 << 20), quick(compilation(None, is_lasting=False))
     await cache.get(b"k", compiler)
     await cache.get(b"k", compiler)
@@ -71,7 +71,7 @@ async def test_the_least_recently_used_goes_first_and_the_bytes_are_bounded() ->
     assert compilers[b"b"].num_started == 2
 
 
-async def test_what_the_compiler_said_counts_as_well() -> None:
+async def test_compiler_output_counts_in_the_size() -> None:
     cache, compiler = CompileCache(10_000), quick(compilation(None, stderr=b"x" * 20_000))
     await cache.get(b"k", compiler)
     assert cache.size_bytes == 0
@@ -93,7 +93,7 @@ async def test_equal_sources_at_the_same_time_share_one_compilation() -> None:
     assert compiler.num_started == 1
 
 
-async def test_one_of_two_that_goes_away_takes_nothing_from_the_other() -> None:
+async def test_cancelling_one_of_two_callers_does_not_affect_the_other() -> None:
     cache, compiler = CompileCache(1 << 20), FakeCompiler(compilation())
     first, second = (asyncio.create_task(cache.get(b"k", compiler)) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -104,7 +104,7 @@ async def test_one_of_two_that_goes_away_takes_nothing_from_the_other() -> None:
     assert (compiler.num_started, compiler.num_cancelled) == (1, 0)
 
 
-async def test_a_compilation_that_nobody_waits_for_is_cancelled_and_does_not_hurt_the_next() -> None:
+async def test_an_abandoned_compilation_is_cancelled_and_does_not_affect_the_next() -> None:
     cache, compiler = CompileCache(1 << 20), FakeCompiler(compilation())
     waiting = [asyncio.create_task(cache.get(b"k", compiler)) for _ in range(2)]
     await asyncio.sleep(0.01)
@@ -117,7 +117,7 @@ async def test_a_compilation_that_nobody_waits_for_is_cancelled_and_does_not_hur
     assert (compiler.num_started, compiler.num_cancelled) == (2, 1)
 
 
-async def test_a_failed_executor_fails_all_who_wait_and_is_asked_again() -> None:
+async def test_a_failed_executor_fails_all_callers_and_is_retried() -> None:
     cache, compiler = CompileCache(1 << 20), FakeCompiler(ExecutorError("no slot"))
     waiting = [asyncio.create_task(cache.get(b"k", compiler)) for _ in range(2)]
     await asyncio.sleep(0)

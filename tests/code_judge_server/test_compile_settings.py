@@ -65,9 +65,7 @@ async def test_the_compile_cache_holds_as_much_as_the_settings_allow(
 
 
 @pytest.mark.parametrize(("cache_mb", "expected"), [(0, 2), (1, 1)])
-async def test_one_program_is_kept_as_soon_as_there_is_room_for_one(
-    tmp_path: Path, cache_mb: int, expected: int
-) -> None:
+async def test_one_program_is_kept_if_it_fits(tmp_path: Path, cache_mb: int, expected: int) -> None:
     async with judge_in_process(tmp_path, compile_cache_mb=cache_mb) as judge:
         await compile_large(judge, 1, 1)
     assert num_compilations(judge) == expected

@@ -62,7 +62,7 @@ async def test_equal_sources_that_do_not_compile_are_refused_once(fresh_judge: J
     assert "main.c" in first.stderr
 
 
-async def test_flags_files_and_limits_tell_sources_apart(fresh_judge: JudgeInProcess) -> None:
+async def test_flags_files_and_limits_distinguish_sources(fresh_judge: JudgeInProcess) -> None:
     source = {"language": "c", "code": "int main(void) { return 0; }"}
     for change in ({}, {"files": {"a.h": ""}}, {"files": {"b.h": ""}}, {"limits": {"compile_time_s": 5}}, {}):
         assert (await fresh_judge.verdict(**source, **change)).status is VerdictStatus.ACCEPTED

@@ -29,7 +29,7 @@ def test_a_process_without_its_leader_is_held_to_the_memory_limit(judge_of_each_
 
 
 @in_tiers_that_isolate
-def test_a_session_is_held_to_it_too(judge_of_each_tier: JudgeProcess) -> None:
+def test_a_session_without_its_leader_is_held_to_the_memory_limit(judge_of_each_tier: JudgeProcess) -> None:
     if judge_of_each_tier.http.get("/v1/health").json()["isolation"] == "C":
         pytest.skip("tier C has no sessions")
     session = Session(judge_of_each_tier, limits={"memory_bytes": 128 * MIB})

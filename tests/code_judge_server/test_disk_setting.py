@@ -22,9 +22,7 @@ async def small_disk(
 
 
 @pytest.mark.parametrize("limits", [{}, {"disk_bytes": 512 * MIB}], ids=["none is asked for", "more is asked for"])
-async def test_what_a_program_writes_beyond_the_setting_fails(
-    small_disk: JudgeInProcess, limits: dict[str, int]
-) -> None:
+async def test_writes_beyond_the_setting_fail(small_disk: JudgeInProcess, limits: dict[str, int]) -> None:
     verdict = await small_disk.verdict(code=WRITE, stdin=str(3 * MIB), limits=limits)
     assert (verdict.status, verdict.stdout) == ("runtime_error", "")
     assert REASONS[small_disk.tier] in verdict.stderr
@@ -32,7 +30,7 @@ async def test_what_a_program_writes_beyond_the_setting_fails(
     assert verdict.limits.disk_bytes == 2 * MIB
 
 
-async def test_what_a_program_writes_below_the_setting_is_there(small_disk: JudgeInProcess) -> None:
+async def test_writes_within_the_setting_succeed(small_disk: JudgeInProcess) -> None:
     verdict = await small_disk.verdict(code=WRITE, stdin=str(MIB), expected_output="written")
     assert verdict.status == "accepted", verdict.stderr
 
@@ -44,9 +42,7 @@ async def test_a_submission_may_ask_for_less(small_disk: JudgeInProcess) -> None
 
 
 @pytest.mark.parametrize("tier", ["A", "D"])
-async def test_a_larger_setting_lets_the_same_program_through(
-    tmp_path_factory: pytest.TempPathFactory, tier: str
-) -> None:
+async def test_a_larger_setting_accepts_the_same_program(tmp_path_factory: pytest.TempPathFactory, tier: str) -> None:
     async with judge_in_process(tmp_path_factory.mktemp("judge"), isolation=tier, max_disk_mb=8) as judge:
         verdict = await judge.verdict(code=WRITE, stdin=str(3 * MIB), expected_output="written")
     assert verdict.status == "accepted", verdict.stderr

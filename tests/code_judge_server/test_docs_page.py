@@ -47,5 +47,5 @@ def test_the_page_loads_nothing_and_its_links_lead_somewhere(judge: JudgeProcess
     assert {target.removeprefix("#") for target in links.targets if target.startswith("#")} <= links.ids
 
 
-def test_there_is_no_page_that_needs_a_network(judge: JudgeProcess) -> None:
+def test_no_page_needs_a_network(judge: JudgeProcess) -> None:
     assert judge.http.get("/redoc").status_code == 404

@@ -35,7 +35,7 @@ PATIENT = ["--drain-timeout-s", "600", "--max-wall-time-s", "600"]
 """Settings of a judge that waits longer for its programs than any test does."""
 
 
-def test_it_finishes_what_it_has_and_takes_nothing_in(tmp_path: Path) -> None:
+def test_draining_finishes_accepted_submissions_and_refuses_new_ones(tmp_path: Path) -> None:
     with running_judge(tmp_path, "--num-slots", "1", *PATIENT) as judge:
         gate = Gate(tmp_path)
         request = Request(judge, gate.code(then="print('done')"), "print('waited')")
@@ -53,7 +53,7 @@ def test_it_finishes_what_it_has_and_takes_nothing_in(tmp_path: Path) -> None:
         assert judge.process.wait(timeout=60) == 0
 
 
-def test_what_takes_longer_than_the_drain_is_cancelled_and_answered(tmp_path: Path) -> None:
+def test_submissions_that_outlast_the_drain_are_cancelled_and_answered(tmp_path: Path) -> None:
     with running_judge(tmp_path, "--num-slots", "1", "--drain-timeout-s", "0.5") as judge:
         request = Request(judge, SLEEPER, "print('waited')")
         judge.wait_until_running()

@@ -49,7 +49,7 @@ def test_the_single_run_of_one_client_does_not_wait_for_the_thousand_of_another(
     assert single in (queue.pop(), queue.pop())
 
 
-def test_clients_get_the_same_slot_time_whatever_their_programs_take(queue: FairQueue) -> None:
+def test_clients_get_the_same_slot_time_for_long_and_short_programs(queue: FairQueue) -> None:
     for number in range(1000):
         queue.push(a_run("slow", str(number)))
         queue.push(a_run("fast", str(number)))
@@ -99,7 +99,7 @@ def test_a_client_with_nothing_left_is_forgotten(queue: FairQueue) -> None:
     assert not queue._clients
 
 
-def test_the_work_ahead_of_a_new_client_is_none_and_of_a_late_one_that_of_equal_shares(queue: FairQueue) -> None:
+def test_work_ahead_is_zero_for_a_new_client_and_an_equal_share_for_a_late_one(queue: FairQueue) -> None:
     for number in range(100):
         queue.push(a_run("a", str(number)))
     for number in range(10):
@@ -109,7 +109,7 @@ def test_the_work_ahead_of_a_new_client_is_none_and_of_a_late_one_that_of_equal_
     assert queue.work_ahead_s("a") == pytest.approx(110 * 0.02)
 
 
-def test_who_waits_for_its_runs_before_it_sends_more_gets_no_more_than_its_share(queue: FairQueue) -> None:
+def test_a_client_that_sends_in_bursts_gets_only_its_share(queue: FairQueue) -> None:
     """Three slots: `steady` always has runs of 20 ms waiting, `bursts` sends three of 10 s whenever its last three are done."""
     slot_time_s = {"steady": 0.0, "bursts": 0.0}
     run_time_s = {"steady": 0.02, "bursts": 10.0}
@@ -145,14 +145,14 @@ def test_a_client_that_used_more_than_others_is_forgotten_once_they_have_caught_
     assert "once" not in queue._clients
 
 
-def test_what_was_used_is_forgotten_when_nobody_is_there_any_more(queue: FairQueue) -> None:
+def test_usage_is_forgotten_when_no_client_is_left(queue: FairQueue) -> None:
     queue.push(a_run("a"))
     queue.ended(queue.pop(), 100.0)
     assert not queue._clients
     assert not queue._idle
 
 
-def test_the_wait_of_a_client_that_used_more_than_others_is_told(queue: FairQueue) -> None:
+def test_the_wait_of_a_client_that_used_more_is_estimated(queue: FairQueue) -> None:
     for number in range(1000):
         queue.push(a_run("busy", str(number)))
     queue.push(a_run("once"))
@@ -180,7 +180,7 @@ def test_debts_of_more_clients_than_anybody_can_have_are_not_all_kept(queue: Fai
     queue.ended(first, 1.0)
 
 
-def test_what_a_client_was_charged_too_much_is_given_back_while_it_waits(queue: FairQueue) -> None:
+def test_overcharged_slot_time_is_refunded_while_the_client_waits(queue: FairQueue) -> None:
     """Its runs are expected to take long and end at once, so it goes on before one that computes all the time."""
     for number in range(3):
         submission = Submission(id=f"short{number}", code="", tests=[TestCase()] * 1000)
@@ -195,7 +195,7 @@ def test_what_a_client_was_charged_too_much_is_given_back_while_it_waits(queue: 
     assert served.count("short") == 3
 
 
-def test_all_work_is_that_of_every_client_and_passed_by_nobodys_wait(queue: FairQueue) -> None:
+def test_all_work_is_an_upper_bound_for_every_client(queue: FairQueue) -> None:
     runs = [a_run(client, str(number)) for client in "abc" for number in range(4)]
     for run in runs:
         queue.push(run)

@@ -76,7 +76,7 @@ class Peer:
 
 
 @pytest.mark.parametrize("path", REQUESTS)
-async def test_a_reply_that_is_not_taken_counts_as_held(path: str) -> None:
+async def test_an_unread_reply_counts_as_held(path: str) -> None:
     settings = Settings(num_slots=1, spare_slots=0, max_reply_chars=200_000)
     executor = ScriptedExecutor()
     queue = queue_on(executor, max_reply_chars=200_000)

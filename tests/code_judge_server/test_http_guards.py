@@ -78,7 +78,7 @@ def test_a_body_of_a_million_tiny_values_is_a_413_and_soon(judge: JudgeProcess, 
     assert judge.cpu_time_s() - used_before_s < 3
 
 
-def test_what_is_inside_strings_is_not_counted() -> None:
+def test_the_contents_of_strings_are_not_counted() -> None:
     refuse_costly_json(b'{"id": "a", "code": "' + rb"{[,\"\\" * 3_000_000 + b'"}')
     with pytest.raises(RejectedError):
         refuse_costly_json(b'{"id": "a", "code": ["\\\\"' + b",{}" * 3_000_000 + b"]}")
@@ -96,7 +96,7 @@ def test_a_large_body_is_looked_through_in_little_time(start: bytes, unit: bytes
 
 @pytest.mark.parametrize("offset", range(-3, 4))
 @pytest.mark.parametrize("text", ["\\", '"', '\\"', '"\\\\', "{[,", '"{[,"'])
-def test_strings_are_told_apart_wherever_pieces_end(text: str, offset: int) -> None:
+def test_strings_are_recognized_across_pieces(text: str, offset: int) -> None:
     body = json.dumps({"a": "x" * (256 * 1024 + offset - 8) + text + "{[,", "b": [1, 2, text]}).encode()
     assert not has_more_than(body, containers=2, values=3)
     assert has_more_than(body, containers=1, values=3)

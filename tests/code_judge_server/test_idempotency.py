@@ -35,7 +35,7 @@ async def test_a_submission_in_flight_is_shared(executor: ScriptedExecutor) -> N
     assert queue.is_idle
 
 
-async def test_a_shared_run_is_killed_when_all_who_wait_are_gone(executor: ScriptedExecutor) -> None:
+async def test_a_shared_run_is_killed_when_all_its_waiters_are_gone(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     batches = [queue.enqueue(submissions("hold"), client="a") for _ in range(3)]
     await settle()
@@ -60,7 +60,7 @@ async def test_a_deadline_ends_the_wait_of_its_own_request_only(executor: Script
         batch.close()
 
 
-async def test_what_was_given_up_is_run_anew(executor: ScriptedExecutor) -> None:
+async def test_a_cancelled_run_is_run_anew(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     queue.enqueue(submissions("hold"), client="a").close()
     repeated = queue.enqueue(submissions("hold"), client="a")
@@ -70,7 +70,7 @@ async def test_what_was_given_up_is_run_anew(executor: ScriptedExecutor) -> None
     repeated.close()
 
 
-async def test_a_finished_verdict_is_given_again(executor: ScriptedExecutor) -> None:
+async def test_a_finished_verdict_is_returned_again(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     submission = Submission(id="s", code="print")
     assert await verdict_of(queue, submission) == await verdict_of(queue, submission)
@@ -101,7 +101,7 @@ def test_the_deadline_of_a_request_is_no_part_of_the_content() -> None:
     assert content_key("a", alone) == content_key("a", Submission(id="s", code="print"))
 
 
-async def test_what_was_not_judged_is_judged_when_it_is_sent_again(executor: ScriptedExecutor) -> None:
+async def test_an_unjudged_submission_is_judged_when_it_is_sent_again(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     submission = Submission(id="s", code="break")
     for _ in range(2):
@@ -122,7 +122,7 @@ def ended(memory: Idempotency, key: bytes, stdout: str) -> None:
     memory.ended(run, verdict)
 
 
-def test_the_oldest_verdicts_are_forgotten_where_there_are_too_many_bytes() -> None:
+def test_the_oldest_verdicts_are_dropped_beyond_the_byte_limit() -> None:
     memory = Idempotency(max_bytes=100_000, max_age_s=60)
     for number in range(10):
         ended(memory, bytes([number]), "x" * 20_000)

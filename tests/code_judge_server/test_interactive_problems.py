@@ -123,7 +123,7 @@ async def test_an_interactor_may_be_compiled_and_the_program_not_in_python(judge
     ],
     ids=["bad play", "leaves early", "says nothing", "raises", "aborts", "spins", "waits"],
 )
-async def test_what_goes_wrong_in_the_program_is_its_own_verdict(judge: JudgeInProcess, code: str, status: str) -> None:
+async def test_failures_of_the_program_decide_its_verdict(judge: JudgeInProcess, code: str, status: str) -> None:
     verdict = await play(judge, code, limits={"cpu_time_s": 1, "wall_time_s": 2})
     assert verdict.status == status, verdict.stderr
 
@@ -146,7 +146,7 @@ async def test_an_interactor_that_fails_says_nothing_of_the_program(
     assert (verdict.status, expected_message in verdict.stderr) == ("internal_error", True), verdict.stderr
 
 
-async def test_a_program_that_floods_the_interactor_is_to_blame_and_not_who_reads_it(judge: JudgeInProcess) -> None:
+async def test_a_program_that_floods_the_interactor_gets_output_limit_exceeded(judge: JudgeInProcess) -> None:
     flood = "import os\nwhile True: os.write(1, bytes(1 << 16))"
     reads_all = "import os\nheld = []\nwhile chunk := os.read(0, 1 << 16): held.append(chunk)"
     verdict = await play(judge, flood, reads_all, limits={"cpu_time_s": 2, "wall_time_s": 10})

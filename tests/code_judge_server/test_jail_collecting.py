@@ -23,7 +23,7 @@ def test_regular_files_come_back_in_the_order_that_was_asked(started: Jail):
     assert ran.files == {"a/b/c": b"deep", "x": bytes(70000)}
 
 
-def test_what_does_not_fit_is_left_out_and_told(started: Jail):
+def test_files_that_do_not_fit_are_left_out_and_reported(started: Jail):
     code = "open('large', 'wb').write(bytes(1000)); open('small', 'w').write('x')"
     ran = started.run_python(code, collect=["large", "small", "none"], collect_bytes=999)
     assert ran.files == {"small": b"x"}
@@ -45,7 +45,7 @@ os.symlink('here', 'inside')
     assert started.run_python(code, collect=paths).files == {"here": b"x"}
 
 
-def test_what_a_job_started_no_longer_runs_when_files_are_copied(started: Jail):
+def test_no_process_of_the_job_runs_while_files_are_copied(started: Jail):
     code = """
 import os, time
 open('x', 'w').write('final')

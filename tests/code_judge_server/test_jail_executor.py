@@ -52,7 +52,7 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor
         ("import os; os.abort()", Ending.EXITED),
     ],
 )
-async def test_the_limit_that_was_passed_is_the_ending(executor: JailExecutor, code: str, ending: Ending) -> None:
+async def test_the_exceeded_limit_is_the_ending(executor: JailExecutor, code: str, ending: Ending) -> None:
     outcome = await executor.execute(python(code, wall_time_s=0.5 if "sleep(600)" in code else 60))
     assert outcome.ending is ending, outcome
     assert len(outcome.stdout) <= LIMITS.output_bytes
@@ -62,7 +62,7 @@ async def test_the_limit_that_was_passed_is_the_ending(executor: JailExecutor, c
         assert 0.35 < outcome.cpu_time_s < 1
 
 
-async def test_a_fork_bomb_is_a_matter_of_its_own(executor: JailExecutor) -> None:
+async def test_a_fork_bomb_is_ended_and_harms_no_other_job(executor: JailExecutor) -> None:
     bomb = "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
     bombed, honest = await run_all(executor, python(bomb, wall_time_s=1), python("print(sum(range(10)))"))
     assert bombed.ending is not Ending.EXITED or b"BlockingIOError" in bombed.stderr, bombed
@@ -84,7 +84,7 @@ async def test_processes_that_share_their_memory_are_not_charged_for_it_several_
     assert (outcome.ending, outcome.stdout) == (Ending.EXITED, b"done\n")
 
 
-async def test_how_a_program_ended_is_told_as_it_was(executor: JailExecutor) -> None:
+async def test_exit_codes_and_signals_are_reported_unchanged(executor: JailExecutor) -> None:
     exited, aborted, killed = await run_all(
         executor,
         python("raise SystemExit(3)"),
@@ -110,7 +110,7 @@ async def test_input_files_and_output_go_through_whole(executor: JailExecutor) -
     assert not outcome.files_cut
 
 
-async def test_files_that_do_not_fit_are_told_of(executor: JailExecutor) -> None:
+async def test_files_that_do_not_fit_are_flagged(executor: JailExecutor) -> None:
     outcome = await executor.execute(
         python("open('large', 'w').write('x' * 101)", collect=("large", "none"), collect_bytes=100)
     )
@@ -124,7 +124,7 @@ async def test_a_command_runs_without_a_warm_interpreter(executor: JailExecutor)
     assert (cold.stdout, cold.exit_code) == (b"__main__\n", 0)
 
 
-async def test_what_a_program_leaves_running_is_killed_and_what_it_printed_is_kept(executor: JailExecutor) -> None:
+async def test_left_processes_are_killed_and_the_output_is_kept(executor: JailExecutor) -> None:
     code = (
         "import os, time\nprint('parent', flush=True)\n"
         "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n    print('too late', flush=True)\n"
@@ -133,7 +133,7 @@ async def test_what_a_program_leaves_running_is_killed_and_what_it_printed_is_ke
     assert (outcome.ending, outcome.exit_code, outcome.stdout) == (Ending.EXITED, 0, b"parent\n")
 
 
-async def test_more_jobs_than_slots_wait_their_turn_and_none_is_mixed_up(executor: JailExecutor) -> None:
+async def test_more_jobs_than_slots_wait_and_keep_their_own_outcomes(executor: JailExecutor) -> None:
     jobs = [python(f"print({number}, input())", stdin=str(number * 7).encode()) for number in range(40)]
     outcomes = await run_all(executor, *jobs)
     assert [outcome.stdout for outcome in outcomes] == [f"{number} {number * 7}\n".encode() for number in range(40)]

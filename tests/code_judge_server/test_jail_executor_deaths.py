@@ -54,7 +54,7 @@ async def test_the_job_of_a_killed_slot_is_run_once_more(executor: JailExecutor,
     assert executor.load().num_rebuilt_slots >= 1
 
 
-async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(executor: JailExecutor) -> None:
+async def test_a_job_that_kills_two_slots_is_an_executor_error(executor: JailExecutor) -> None:
     task = asyncio.create_task(executor.execute(python(FOREVER)))
     async with asyncio.timeout(60):
         while not task.done():
@@ -66,7 +66,7 @@ async def test_a_job_over_which_two_slots_die_is_a_failure_of_the_executor(execu
     assert (await executor.execute(python("print(1)"))).stdout == b"1\n"
 
 
-async def test_slots_that_died_are_started_again_before_a_job_meets_them(executor: JailExecutor) -> None:
+async def test_dead_slots_are_restarted_before_a_job_needs_them(executor: JailExecutor) -> None:
     num_slots = len(slots())
     for pid in slots():
         os.kill(pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ async def test_slots_that_died_are_started_again_before_a_job_meets_them(executo
     assert executor.load().num_rebuilt_slots == num_slots
 
 
-async def test_a_slot_that_stands_still_is_replaced(executor: JailExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_slot_is_replaced(executor: JailExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_job, "ANSWER_TIMEOUT_S", 0.3)
     for pid in slots():
         os.kill(pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ async def test_a_private_slot_opens_although_launcher_or_zygote_just_died(tier: 
         await executor.aclose()
 
 
-async def test_a_job_over_whose_memory_its_slot_was_killed_had_too_little_memory(
+async def test_a_job_whose_memory_killed_its_slot_exceeds_the_memory_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     num_kills = 0

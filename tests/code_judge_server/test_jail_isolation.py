@@ -164,7 +164,7 @@ for folder in ('/sandbox', '/tmp', '/dev/shm', '/', '/etc', '/usr', '/dev', '/pr
     }
 
 
-def test_nothing_of_a_job_is_there_for_the_next(started: Jail):
+def test_nothing_of_a_job_is_left_for_the_next(started: Jail):
     leave = """
 import os, subprocess
 for folder in ('/sandbox', '/tmp', '/dev/shm'):
@@ -179,7 +179,7 @@ print([os.listdir(folder) for folder in ('/sandbox', '/tmp', '/dev/shm')], len([
     assert started.run_python(look).text == f"[['main.py'], {started.shown_in_tmp()}, []] 2"
 
 
-def test_no_socket_can_be_opened_by_which_one_would_see_or_leave_the_network(started: Jail):
+def test_no_socket_can_observe_or_leave_the_network(started: Jail):
     code = """
 import socket
 for family in range(50):
@@ -260,13 +260,13 @@ print('alive')
     assert started.run_python(code).text == "alive"
 
 
-def test_a_job_cannot_signal_what_is_outside(started: Jail):
+def test_a_job_cannot_signal_processes_outside(started: Jail):
     code = f"import os\ntry:\n    os.kill({os.getpid()}, 0)\nexcept OSError as error:\n    print(error.errno)"
     assert started.run_python(code).text == str(errno.ESRCH)
     assert started.run_python("import os, signal; os.kill(-1, signal.SIGKILL)").ended["exit_code"] in (0, 1)
 
 
-def test_a_job_waits_by_what_its_user_may_watch(started: Jail):
+def test_asyncio_uses_the_selector_allowed_to_its_user(started: Jail):
     code = """
 import asyncio, selectors
 async def main():

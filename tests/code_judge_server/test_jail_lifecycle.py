@@ -92,7 +92,7 @@ def test_no_process_group_or_folder_is_left():
         assert not any(folder.exists() for folder in folders)
 
 
-def test_a_slot_goes_on_whatever_was_done_to_the_rights_of_its_folders():
+def test_a_slot_survives_changed_rights_of_its_folders():
     with jail(IsolationTier.C) as running:
         assert running.plan.work_folder is not None
         running.run_python("import os\nos.mkdir('below', 0)\nos.umask(0o777)\nopen('file', 'x')")
@@ -179,7 +179,7 @@ def test_a_slot_ends_with_its_helper(tier: IsolationTier):
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b'{"kind": 1}', b'{"kind": "job"}', b"[" * 100_000])
-def test_what_is_no_message_ends_a_slot_and_no_more(kept: Jail, data: bytes):
+def test_an_invalid_message_ends_only_its_slot(kept: Jail, data: bytes):
     slot = kept.slot()
     slot.end.send(data)
     assert slot.end.recv(1) == b""
@@ -198,7 +198,7 @@ def test_a_job_that_cannot_be_set_up_is_an_error_and_no_verdict(kept: Jail):
     assert kept.run_python("print(2)").text == "2"
 
 
-def test_a_command_that_is_not_there_is_told_on_stderr(kept: Jail):
+def test_a_missing_command_is_reported_on_stderr(kept: Jail):
     ran = kept.run(["/usr/bin/none"])
     assert (ran.ended["exit_code"], ran.ended["error"]) == (126, None)
     assert b"No such file" in ran.stderr
@@ -254,7 +254,7 @@ def test_a_small_job_of_a_large_zygote_does_not_pay_for_its_size():
     assert min(ran) < 0.015  # 0.003 when idle; 0.03 if the interpreter frees all that it holds at the end
 
 
-def test_a_preload_set_that_cannot_be_loaded_is_told_by_its_name():
+def test_a_preload_set_that_cannot_be_loaded_is_named():
     with jail(NAMESPACE_TIERS[0], preloads={"odd": ("there_is_no_such_module",)}) as running:
         received = protocol.receive(running.end)
         assert received is not None
@@ -281,7 +281,7 @@ def test_the_last_message_of_a_zygote_is_passed_on_before_a_request_restarts_it(
 
 
 @pytest.mark.parametrize("compiled_init", [True, False])
-def test_a_stream_of_orphans_does_not_hold_up_the_end(compiled_init: bool):
+def test_a_stream_of_orphans_does_not_delay_the_end(compiled_init: bool):
     code = """
 import contextlib
 import os
@@ -307,7 +307,7 @@ def test_a_slot_holds_no_way_to_the_machine():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the jobs' processes are another's in the eyes of the kernel")
-def test_an_init_that_is_killed_at_any_moment_holds_up_nothing():
+def test_an_init_killed_at_any_moment_blocks_nothing():
     with jail(NAMESPACE_TIERS[0]) as running:
         slot = running.slot()
         (helper,) = descendants(slot.pid)

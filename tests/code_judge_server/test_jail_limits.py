@@ -185,7 +185,7 @@ def test_cpu_time_of_children_threads_and_orphans_counts(started: Jail):
 
 
 @pytest.mark.parametrize("tier", EVERY_TIER)
-def test_a_kill_ends_what_hides(tier: IsolationTier):
+def test_a_kill_ends_hidden_processes(tier: IsolationTier):
     code = """
 import os, signal, time
 for number in range(1, 32):

@@ -34,7 +34,7 @@ def python(code: str, limits: JobLimits = LIMITS) -> Job:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_sockets_hold_counts_as_memory(executor: JailExecutor) -> None:
+async def test_socket_buffers_count_as_memory(executor: JailExecutor) -> None:
     code = """
 import os, socket, time
 kept = []
@@ -58,7 +58,7 @@ time.sleep(100)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_the_kernel_keeps_for_mappings_counts_as_memory(executor: JailExecutor) -> None:
+async def test_kernel_memory_for_mappings_counts_as_memory(executor: JailExecutor) -> None:
     code = """
 import ctypes, os, time
 libc = ctypes.CDLL(None)
@@ -85,7 +85,7 @@ async def test_a_few_sockets_are_no_offence(executor: JailExecutor) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: JailExecutor) -> None:
+async def test_cpu_time_of_unwaited_children_counts(executor: JailExecutor) -> None:
     code = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -120,7 +120,7 @@ for _ in range(20):
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_large_tree_does_not_hold_up_the_event_loop(executor: JailExecutor) -> None:
+async def test_a_large_tree_does_not_block_the_event_loop(executor: JailExecutor) -> None:
     code = """
 import os, time
 memory = bytearray(60 << 20)
@@ -141,7 +141,7 @@ time.sleep(2)
     assert longest_s < 0.15
 
 
-def test_what_is_gone_is_lost_only_at_the_second_look_and_only_if_nobody_was_charged() -> None:
+def test_cpu_time_is_lost_only_at_the_second_sample_and_only_if_uncharged() -> None:
     account = UnwaitedCpu()
     parent, child = (1, 10), (2, 20)
     assert account.update({parent: (1, 0), child: (5, 0)}, reaped=0) == 0

@@ -79,7 +79,7 @@ print(libc.inotify_init(), libc.inotify_init1(0))
     assert ran.text.split() == ["-1", "EPERM"] * 4 + ["-1", "-1"], ran.stderr
 
 
-def test_what_programs_ask_of_descriptors_still_works(started: Jail):
+def test_ordinary_operations_on_descriptors_still_work(started: Jail):
     code = """
 import fcntl, os
 file = os.open('mine', os.O_CREAT | os.O_RDWR)

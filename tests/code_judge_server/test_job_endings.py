@@ -79,7 +79,7 @@ async def executor(request: pytest.FixtureRequest) -> AsyncIterator[JailExecutor
         yield executor
 
 
-async def test_a_program_that_waits_for_what_was_killed_for_memory_had_too_little_memory(
+async def test_waiting_for_an_oom_killed_process_is_a_memory_limit(
     in_tier_a: JailExecutor,
 ) -> None:
     outcome = await in_tier_a.execute(python(POOL_WITH_A_LARGE_WORKER, wall_time_s=1.5))

@@ -48,7 +48,7 @@ def both(request: pytest.FixtureRequest) -> Iterator[list[Jail]]:
         yield [compiled, python]
 
 
-def test_a_job_is_the_same_whoever_makes_it(both: list[Jail]):
+def test_compiled_and_python_starts_make_the_same_job(both: list[Jail]):
     seen = [started.run_python(LOOK, files=FILES, stdin=b"in") for started in both]
     assert seen[0].ended["exit_code"] == 0, seen[0].stderr
     # But for the users, which each plan draws.
@@ -72,7 +72,7 @@ def test_files_arrive_whole(both: list[Jail]):
     ],
     ids=["no room", "a file in the way", "a long name"],
 )
-def test_what_cannot_be_made_is_told_and_the_slot_goes_on(
+def test_a_failed_start_is_reported_and_the_slot_survives(
     both: list[Jail], files: dict[str, bytes], reasons: list[str]
 ):
     for started in both:
@@ -115,9 +115,7 @@ def test_where_no_snapshot_can_be_taken_jobs_start_without(monkeypatch: pytest.M
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_where_nothing_comes_through_from_the_snapshot_jobs_start_without(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_where_forks_from_the_snapshot_fail_jobs_start_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     folder = Path(compiled.__file__).parent
     for name in ("snapshot.c", "snapshot.h", "job_start.c"):
         shutil.copy(folder / name, tmp_path)
@@ -135,7 +133,7 @@ def test_where_nothing_comes_through_from_the_snapshot_jobs_start_without(
             assert started.run_python("print(open('main.py').read())", collect=["main.py"]).ended["exit_code"] == 0
 
 
-def test_a_library_that_does_not_load_is_done_without(monkeypatch: pytest.MonkeyPatch):
+def test_jobs_start_without_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch):
     def open_garbage() -> int:
         descriptor = os.memfd_create("job_start")
         os.write(descriptor, b"no library")

@@ -20,7 +20,7 @@ def samples(judge: JudgeProcess) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_metrics_count_what_was_judged_and_answered(tmp_path: Path) -> None:
+def test_metrics_count_verdicts_and_requests(tmp_path: Path) -> None:
     with running_judge(tmp_path, "--num-slots", "2") as judge:
         judge.judge(code="print(1)")
         judge.judge(code="raise SystemExit(1)")

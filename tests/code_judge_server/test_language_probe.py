@@ -31,9 +31,7 @@ def folder_of_shell() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("isolation", ["A", "B"])
-async def test_a_program_outside_of_the_jail_is_found_out(
-    tmp_path: Path, folder_of_shell: Path, isolation: str
-) -> None:
+async def test_a_program_outside_of_the_jail_is_detected(tmp_path: Path, folder_of_shell: Path, isolation: str) -> None:
     shell = str(folder_of_shell / "my-shell")
     offered = offered_languages({"mine": LanguageRules(source="a.sh", run=(shell, "a.sh"))})
     languages = {name: offered[name] for name in ("python", "mine")}
@@ -79,7 +77,7 @@ def test_the_server_does_not_offer_it_and_says_why(tmp_path: Path, folder_of_she
 
 
 @pytest.mark.parametrize("path", ["relative", "/no/such/folder"])
-def test_paths_that_are_not_there_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_paths_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODE_JUDGE_READ_ONLY_PATHS", json.dumps([path]))
     with pytest.raises(ValueError, match="must be the absolute path"):
         Settings()

@@ -28,7 +28,7 @@ def fields_of(**submission: Any) -> list[str]:
     return [error.field for error in errors]
 
 
-def test_the_judges_own_python_and_what_is_installed_are_offered() -> None:
+def test_the_judges_own_python_and_installed_languages_are_offered() -> None:
     offered = offered_languages({})
     assert offered["python"].run == (sys.executable, "main.py")
     for name, program in {"cpp": "g++", "cpp20": "g++", "c23": "gcc", "bash": "bash", "javascript": "node"}.items():
@@ -60,7 +60,7 @@ def test_rows_come_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("command", ["run", "compile"])
-def test_a_row_whose_program_is_not_there_is_not_offered(command: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_with_a_missing_program_is_not_offered(command: str, caplog: pytest.LogCaptureFixture) -> None:
     row = {"source": "a", "compile": ["sh"], "artifact": "b", "run": ["sh"], command: ["no-such-compiler", "a"]}
     assert "x" not in offered_languages({"x": LanguageRules.model_validate(row)})
     assert "no-such-compiler" in caplog.text
@@ -117,7 +117,7 @@ def test_the_header_of_cpp_is_compiled_with_the_flags_of_the_language(name: str)
         ({"files": {"main.cpp": b"", "main": b"", "a/main": b""}, "language": "cpp"}, ["files.main.cpp", "files.main"]),
     ],
 )
-def test_what_cannot_be_served_is_named(submission: dict[str, Any], fields: list[str]) -> None:
+def test_unsupported_fields_are_named(submission: dict[str, Any], fields: list[str]) -> None:
     assert fields_of(**submission) == fields
 
 
@@ -147,7 +147,7 @@ def test_a_row_names_its_own_files(name: str) -> None:
         (["node"], "lua", None),
     ],
 )
-def test_a_language_is_offered_with_the_program_that_is_there(
+def test_a_language_is_offered_with_an_existing_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: list[str], name: str, run: tuple[str, ...] | None
 ) -> None:
     for program in ("env", *programs):
@@ -180,7 +180,7 @@ def test_go_looks_for_modules_in_its_folder_for_temporary_files(name: str) -> No
     assert "TMPDIR=." in command[: command.index("go")]
 
 
-def test_patterns_of_paths_are_what_is_there(tmp_path: Path) -> None:
+def test_patterns_match_existing_paths(tmp_path: Path) -> None:
     for version in (11, 17):
         (tmp_path / f"java-{version}-openjdk").mkdir()
     row = LanguageRules(source="a", run=("sh",), read_only_paths=(f"{tmp_path}/java-*-openjdk", f"{tmp_path}/none"))

@@ -102,7 +102,7 @@ MIB = 1024 * 1024
     ],
     ids=["deep", "flat", "no base64", "collect", "slashes", "main.py", "digits", "dots", "too many"],
 )
-async def test_no_body_keeps_the_event_loop_from_others(path: str, body: Any, status: int) -> None:
+async def test_no_body_blocks_the_event_loop(path: str, body: Any, status: int) -> None:
     reply, most_s = await post(path, body())
     assert reply.status_code == status, reply.text[:500]
     assert len(reply.content) < 120_000
@@ -115,7 +115,7 @@ def plain(num: int, **last: object) -> dict[str, Any]:
     return {"submissions": items}
 
 
-async def test_a_batch_validated_by_items_is_what_it_is_as_a_whole() -> None:
+async def test_a_batch_validated_by_items_equals_one_validated_whole() -> None:
     body = plain(3, files={"a": "YWI="}, limits={"wall_time_s": 1}, checker={"kind": "floats"}) | {"deadline_s": 2}
     content = json.dumps(body).encode()
     by_items = await validated_by_items(SubmissionBatch, content)
@@ -137,7 +137,7 @@ async def test_a_batch_validated_by_items_is_what_it_is_as_a_whole() -> None:
     ],
     ids=["code", "id", "files", "tests", "deadline", "unknown"],
 )
-async def test_a_large_batch_is_refused_in_the_words_for_a_small_one(wrong: Any) -> None:
+async def test_a_large_batch_is_refused_with_the_message_of_a_small_one(wrong: Any) -> None:
     replies = [(await post(BATCH, json.dumps(wrong(num)).encode()))[0] for num in (64, 4000)]
     assert [reply.status_code for reply in replies] == [400, 400]
     texts = [reply.text.replace("submissions.63", "submissions.3999") for reply in replies]

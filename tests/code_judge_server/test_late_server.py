@@ -33,13 +33,13 @@ async def beside_a_blocked_loop(executor: JailExecutor, job: Job) -> Outcome:
     return await running
 
 
-async def test_a_sleeper_past_its_limit_is_late_although_nobody_looked(executor: JailExecutor) -> None:
+async def test_a_sleeper_beyond_its_limit_is_late_without_a_sample(executor: JailExecutor) -> None:
     outcome = await beside_a_blocked_loop(executor, python(f"{BEGUN}time.sleep(1)", wall_time_s=0.9))
     assert (outcome.ending, outcome.exit_code) == (Ending.WALL_TIME, 0)
     assert outcome.wall_time_s >= 1
 
 
-async def test_a_program_that_ended_in_time_is_not_late_because_nobody_looked(executor: JailExecutor) -> None:
+async def test_a_program_that_ended_in_time_is_not_late_without_a_sample(executor: JailExecutor) -> None:
     outcome = await beside_a_blocked_loop(executor, python(f"{BEGUN}time.sleep(0.1)", wall_time_s=2))
     assert (outcome.ending, outcome.exit_code) == (Ending.EXITED, 0)
 
@@ -50,7 +50,7 @@ async def test_a_limit_that_no_program_can_keep_is_passed(executor: JailExecutor
 
 
 @pytest.mark.parametrize("isolation", ["A", "D"])
-async def test_that_is_the_verdict(tmp_path: Path, isolation: str) -> None:
+async def test_a_late_server_reports_time_limits(tmp_path: Path, isolation: str) -> None:
     async with judge_in_process(tmp_path, isolation=isolation) as judge:
         assert (await judge.verdict(code="print(1)", limits={"wall_time_s": 1e-9})).status == "time_limit_exceeded"
         sleeping = judge.verdict(id="sleeper", code="import time; time.sleep(0.8)", limits={"wall_time_s": 0.4})

@@ -62,7 +62,7 @@ def paths_shown(**settings: Any) -> list[str]:
         plan.close()
 
 
-def test_each_link_on_the_way_is_shown_and_what_it_leads_to(tmp_path: Path) -> None:
+def test_each_link_on_the_way_is_shown_with_its_target(tmp_path: Path) -> None:
     for name in ("release-7", "release-7/tools", "beside"):
         (tmp_path / name).mkdir()
     (tmp_path / "current").symlink_to("beside/../release-7")
@@ -72,7 +72,7 @@ def test_each_link_on_the_way_is_shown_and_what_it_leads_to(tmp_path: Path) -> N
     assert below == {"elsewhere", "current", "release-7/tools"}
 
 
-def test_a_link_to_where_each_program_has_its_own_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_into_a_folder_of_each_programs_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/shm")
     with pytest.raises(HiddenPathError, match=r"read_only_paths: `.*/link` is in /dev/shm"):
         paths_shown(read_only=[str(tmp_path / "link")])

@@ -106,7 +106,7 @@ def test_output_that_ends_within_a_character_is_that_of_the_verdict(judge_of_tie
     assert joined(received, "stdout") == received[-1][1]["stdout"] == "ä\ufffd\ufffd"
 
 
-def test_what_cannot_be_judged_is_refused_as_elsewhere(judge: JudgeProcess) -> None:
+def test_unsupported_submissions_are_refused(judge: JudgeProcess) -> None:
     reply = judge.http.post("/v1/submissions/events", json={"id": "a", "language": "cobol", "code": ""})
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, "language")
 

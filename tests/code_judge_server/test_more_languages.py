@@ -217,7 +217,7 @@ async def test_options_reach_the_compiler(
     assert (verdict.status, verdict.stdout.strip()) == ("accepted", output)
 
 
-async def test_options_tell_compilations_apart(judge: JudgeInProcess) -> None:
+async def test_options_distinguish_compilations(judge: JudgeInProcess) -> None:
     code = '#include <stdio.h>\nint main(void) { printf("%d", N); }'
     for number in (1, 2):
         verdict = await judge.verdict(language="c", code=code, compile_options=[f"-DN={number}"])

@@ -44,12 +44,12 @@ def test_a_program_that_imports_a_module_of_it_is_a_fork_of_it(warm: JudgeProces
 
 
 @pytest.mark.parametrize("module", ["json", "sympy"])
-def test_a_program_that_does_not_is_none(warm: JudgeProcess, module: str) -> None:
+def test_a_program_without_its_modules_is_no_fork_of_it(warm: JudgeProcess, module: str) -> None:
     verdict = warm.judge(code=SHOW_AND_IMPORT.format(module=module), expected_output=f"False\n{module}")
     assert verdict["status"] == "accepted", verdict
 
 
-def test_an_error_in_a_fork_of_it_is_told_as_anywhere(warm: JudgeProcess) -> None:
+def test_an_error_in_a_fork_of_it_is_reported_as_usual(warm: JudgeProcess) -> None:
     verdict = warm.judge(code="import wave\nwave.open('none')")
     assert (verdict["status"], verdict["exit_code"]) == ("runtime_error", 1)
     assert verdict["stderr"].endswith("FileNotFoundError: [Errno 2] No such file or directory: 'none'\n")

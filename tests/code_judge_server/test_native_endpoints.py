@@ -6,7 +6,7 @@ from code_judge_server.schemas import Health, VerdictBatch
 CPP_ECHO = "#include <iostream>\nint main() { int x; std::cin >> x; std::cout << x + 1; }"
 
 
-def test_a_program_that_prints_what_is_expected_is_accepted(judge: JudgeProcess) -> None:
+def test_a_program_with_the_expected_output_is_accepted(judge: JudgeProcess) -> None:
     verdict = judge.judge(code="print(int(input()) + 1)", stdin="4", expected_output="5")
     assert (verdict["status"], verdict["exit_code"], verdict["signal"]) == ("accepted", 0, None)
     assert verdict["stdout"] == "5\n"
@@ -84,7 +84,7 @@ def test_queue_time_is_reported(judge: JudgeProcess) -> None:
     assert third > min(first, second) + 0.29
 
 
-def test_at_the_deadline_what_runs_is_cancelled_and_what_waits_is_a_queue_timeout(judge: JudgeProcess) -> None:
+def test_at_the_deadline_running_submissions_are_cancelled_and_waiting_ones_time_out(judge: JudgeProcess) -> None:
     sleeper = {"language": "python", "code": "import time; time.sleep(50)"}
     verdicts = judge.judge_batch([{"id": str(i), **sleeper} for i in range(3)], deadline_s=2)
     assert [verdict["status"] for verdict in verdicts] == ["cancelled", "cancelled", "queue_timeout"]
@@ -99,7 +99,7 @@ def test_limits_of_a_submission_are_kept(judge: JudgeProcess) -> None:
     assert judge.judge(code="print('x' * 10)", limits={"output_bytes": 11})["status"] == "accepted"
 
 
-def test_health_tells_what_the_server_is(judge: JudgeProcess) -> None:
+def test_health_describes_the_server(judge: JudgeProcess) -> None:
     health = Health.model_validate_json(judge.http.get("/v1/health").content)
     assert (health.isolation, health.num_slots, health.queue_length) == ("D", 2, 0)
     assert health.max_limits.wall_time_s == 60.0
@@ -160,7 +160,7 @@ def test_hostile_bodies_are_a_400(judge: JudgeProcess, body: bytes) -> None:
     assert judge.judge(code="print(1)")["status"] == "accepted"
 
 
-def test_files_for_which_there_is_no_room_are_told_of(judge: JudgeProcess) -> None:
+def test_files_without_room_are_flagged(judge: JudgeProcess) -> None:
     code = "open('large', 'wb').write(bytes(17 * 2**20)); open('small', 'w').write('x')"
     verdict = judge.judge(code=code, collect=["large", "none", "small"])
     assert (verdict["files"], verdict["files_truncated"]) == ({"small": "eA=="}, True)

@@ -148,7 +148,7 @@ def test_line_breaks_of_every_kind_number_the_lines_of_a_traceback(run_cells: Ru
     assert (result.error, result.display) == (None, [{"text/plain": repr("def f():\n    return y\n")}])
 
 
-def test_what_a_failing_cell_had_done_stays(run_cells: RunCells) -> None:
+def test_changes_of_a_failing_cell_stay(run_cells: RunCells) -> None:
     results = run_cells("x = 1", "x = 2\ny = [3]\n1 / 0\nx = 4", "x, y")
     assert [result.error and result.error[0] for result in results] == [None, "ZeroDivisionError", None]
     assert results[-1].display == [{"text/plain": "(2, [3])"}]
@@ -163,7 +163,7 @@ def test_commands_of_ipython_are_refused_by_name(run_cells: RunCells, cell: str)
     assert f"line {1 + cell[: max(cell.find('!'), cell.find('%'))].count(chr(10))}" in result.error[1]
 
 
-def test_an_ordinary_syntax_error_is_told_as_python_tells_it(run_cells: RunCells) -> None:
+def test_an_ordinary_syntax_error_is_reported_as_by_python(run_cells: RunCells) -> None:
     (result,) = run_cells("x = 7\ny = x +")
     assert result.error == ("SyntaxError", "invalid syntax (Cell In[1], line 2)")
 

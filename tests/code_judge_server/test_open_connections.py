@@ -54,7 +54,7 @@ def test_the_oldest_without_a_head_goes_first_then_idle_ones_and_the_last_newcom
     assert len(connections) == 4
 
 
-def test_where_all_are_being_answered_the_new_one_goes() -> None:
+def test_the_new_connection_is_closed_if_all_are_being_answered() -> None:
     connections = OpenConnections(2, Metrics())
     first, second = several(2, connections)
     connections.begin(first)
@@ -100,7 +100,7 @@ def samples(judge: JudgeProcess) -> dict[str, float]:
     return {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
 
 
-def test_half_sent_heads_keep_nobody_from_a_right_verdict(tmp_path: Path) -> None:
+def test_half_sent_heads_do_not_block_right_verdicts(tmp_path: Path) -> None:
     with judge_with_few_descriptors(tmp_path) as judge, ExitStack() as stack:
         address = ("127.0.0.1", int(judge.url.rpartition(":")[2]))
         pool = stack.enter_context(ThreadPoolExecutor(1))

@@ -59,7 +59,7 @@ class BrokenExecutor(JudgeInProcess):
         return await self.working.execute(job)
 
 
-async def test_it_is_taken_by_the_compiler_once_it_is_there(fresh_judge: JudgeInProcess) -> None:
+async def test_the_compiler_uses_the_header_once_it_is_ready(fresh_judge: JudgeInProcess) -> None:
     header = PrecompiledHeader(rules(), fresh_judge, limits=LIMITS, max_bytes=256 * MIB)
     before = await fresh_judge.execute(header.apply_to(compilation(), SOURCE))
     after = await fresh_judge.execute(await with_header(header))
@@ -70,7 +70,7 @@ async def test_it_is_taken_by_the_compiler_once_it_is_there(fresh_judge: JudgeIn
     assert sum("c++-header" in job.argv for job in fresh_judge.jobs) == 1
 
 
-async def test_an_error_after_it_is_told_with_its_line(fresh_judge: JudgeInProcess) -> None:
+async def test_an_error_after_the_header_is_reported_with_its_line(fresh_judge: JudgeInProcess) -> None:
     header = PrecompiledHeader(rules(), fresh_judge, limits=LIMITS, max_bytes=256 * MIB)
     source = b"#include <vector>\n\nint main() { return std::vector<int>{0}[0] }\n"
     outcome = await fresh_judge.execute(await with_header(header, source))
@@ -124,7 +124,7 @@ async def test_without_it_compilers_go_on_as_before(
     assert sum("main.cpp" not in job.argv for job in fresh_judge.jobs) == (max_bytes > 0)
 
 
-async def test_what_the_executor_failed_at_is_tried_again(fresh_judge: JudgeInProcess) -> None:
+async def test_a_failed_compilation_of_the_header_is_retried(fresh_judge: JudgeInProcess) -> None:
     executor = BrokenExecutor(fresh_judge)
     header = PrecompiledHeader(rules(), executor, limits=LIMITS, max_bytes=256 * MIB)
     await with_header(header)

@@ -34,7 +34,7 @@ def test_the_imports_choose_the_set(source: bytes, chosen: str):
     assert choose_preload(source, SETS) == chosen
 
 
-def test_without_sets_there_is_no_choice():
+def test_without_sets_no_set_is_chosen():
     assert choose_preload(b"import numpy", {}) is None
 
 

@@ -75,7 +75,7 @@ async def test_a_command_that_fails_is_no_failure_of_the_executor(executor: Proc
     assert (outcome.exit_code, outcome.stderr, outcome.files) == (3, b"no\n", {})
 
 
-def test_a_process_that_was_there_before_the_executor_outlives_it(tmp_path: Path) -> None:
+def test_an_earlier_process_outlives_the_executor(tmp_path: Path) -> None:
     async def start_and_close() -> None:
         executor = ProcessExecutor(num_slots=1, work_dir=tmp_path)
         await executor.start()

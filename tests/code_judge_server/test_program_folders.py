@@ -89,7 +89,7 @@ def test_a_folder_renamed_to_that_of_the_next_program_is_not_handed_on(one_slot:
 
 
 @pytest.mark.parametrize("ending", ["print('done')", "os.kill(os.getppid(), 9)"], ids=["slot-lives", "slot-dies"])
-def test_the_folders_of_the_judge_are_made_again(one_slot: JudgeProcess, ending: str) -> None:
+def test_the_folders_of_the_judge_are_recreated(one_slot: JudgeProcess, ending: str) -> None:
     code = f"import os, shutil\nshutil.rmtree(os.path.dirname(os.path.dirname(os.getcwd())))\n{ending}"
     verdict = one_slot.judge(code=code)
     assert verdict["status"] == ("accepted" if "done" in ending else "internal_error")

@@ -172,7 +172,7 @@ def test_the_environment_of_the_server_is_not_that_of_programs(judge: JudgeProce
     assert not any(name.startswith(("CODE_JUDGE", "PYTEST", "MAX_")) for name in names)
 
 
-def test_a_file_can_not_grow_for_ever(judge: JudgeProcess) -> None:
+def test_a_file_cannot_grow_without_bound(judge: JudgeProcess) -> None:
     verdict = judge.judge(code="with open('f', 'wb') as f:\n    while True: f.write(b'x' * 1_000_000)")
     assert verdict["status"] == "runtime_error"
     assert "File too large" in verdict["stderr"]
@@ -226,7 +226,7 @@ def test_a_program_that_kills_its_slot_every_time_is_an_internal_error(
     assert_slots_still_work(judge_of_a_user)
 
 
-def test_a_client_that_disconnects_kills_its_program_and_drops_what_waits(judge: JudgeProcess, marker: str) -> None:
+def test_a_client_that_disconnects_cancels_its_submissions(judge: JudgeProcess, marker: str) -> None:
     submissions = [
         {"id": str(i), "language": "python", "code": SPAWN.format(marker=marker) + "subprocess.run(sleeper)"}
         for i in range(6)

@@ -201,7 +201,7 @@ def until_it_ends(slot: socket.socket) -> list[dict]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=damaged(JOB), num_descriptors=st.integers(0, 10))
-def test_a_slot_answers_what_is_no_job_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:
+def test_a_slot_answers_an_invalid_job_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:
     with closing(jail.open_slot()) as slot:
         with suppress(OSError):  # longer than the socket takes
             send_raw(slot, data, num_descriptors)
@@ -211,7 +211,7 @@ def test_a_slot_answers_what_is_no_job_or_ends(jail: RawJail, data: bytes, num_d
         assert run_job(slot) == b"it ran\n"
 
 
-def test_a_slot_runs_nothing_of_a_message_that_is_no_job(jail: RawJail) -> None:
+def test_a_slot_runs_nothing_of_an_invalid_job(jail: RawJail) -> None:
     for missing in ("limits", "argv", "interpret", "files", "collect"):
         message = {name: value for name, value in JOB.items() if name != missing}
         read, write = os.pipe()
@@ -234,7 +234,7 @@ def test_a_kill_out_of_turn_is_ignored(jail: RawJail) -> None:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=damaged({"kind": "slot", "number": 0, "preload": "bare"}), num_descriptors=st.integers(0, 10))
-def test_a_launcher_refuses_what_is_no_request_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:
+def test_a_launcher_refuses_an_invalid_request_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:
     try:
         send_raw(jail.end, data, num_descriptors)
         with closing(jail.open_slot()) as slot:
@@ -285,7 +285,7 @@ false_messages = damaged(ENDED) | damaged({"kind": "ready"}) | st.sampled_from([
 
 @settings(max_examples=100, deadline=None)
 @given(messages=st.lists(st.tuples(false_messages, st.integers(0, 10)), max_size=4))
-def test_whatever_a_false_slot_says_fails_its_job_only(messages: list[tuple[bytes, int]]) -> None:
+def test_messages_of_a_false_slot_fail_only_its_job(messages: list[tuple[bytes, int]]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     outcome = asyncio.run(judged_by_a_false_slot(messages))
     assert isinstance(outcome, JailDiedError | Outcome)
@@ -299,6 +299,6 @@ def test_whatever_a_false_slot_says_fails_its_job_only(messages: list[tuple[byte
     [*MONSTERS, b"", CLEARED, json.dumps(ENDED | {"collected": [[0, 1]]}).encode()],
     ids=lambda data: repr(data[:20]),
 )
-def test_a_slot_that_says_what_it_must_not_counts_as_dead(data: bytes) -> None:
+def test_a_slot_that_sends_an_invalid_message_is_treated_as_dead(data: bytes) -> None:
     outcome = asyncio.run(judged_by_a_false_slot([(data, 0)]))
     assert isinstance(outcome, JailDiedError)

@@ -65,7 +65,7 @@ for pid in ({victim.pid}, os.getppid(), 1):
         victim.wait()
 
 
-def test_it_writes_to_its_own_folder_only(judge_of_root: JudgeProcess, tmp_path: Path) -> None:
+def test_a_program_writes_only_to_its_own_folder(judge_of_root: JudgeProcess, tmp_path: Path) -> None:
     code = f"""
 import os, pathlib
 os.makedirs("a/b")

@@ -27,7 +27,7 @@ def output(text: str) -> str:
     return match[1]
 
 
-async def test_cells_see_what_earlier_cells_of_their_conversation_made(warm_judge: JudgeProcess) -> None:
+async def test_cells_see_the_variables_of_earlier_cells(warm_judge: JudgeProcess) -> None:
     async with Rstar2Client(warm_judge.url, concurrency=2, batch_size=4) as client:
         first = await client.run_cell("import sympy\nx = sympy.Symbol('x')\nprint('made')\nsympy.integrate(x**2, x)")
         history = ["import sympy\nx = sympy.Symbol('x')\nprint('not shown again')", "1 / 0", "y = x**2"]
@@ -36,7 +36,7 @@ async def test_cells_see_what_earlier_cells_of_their_conversation_made(warm_judg
     assert output(second) == "Tool call success\nstdout: 2*x\n"
 
 
-async def test_failures_are_told_with_their_reason(warm_judge: JudgeProcess) -> None:
+async def test_failures_are_reported_with_their_reason(warm_judge: JudgeProcess) -> None:
     async with Rstar2Client(warm_judge.url, concurrency=4, batch_size=1) as client:
         raised, exited, slept, cut = await asyncio.gather(
             client.run_cell("print('so far', flush=True)\nint('a')"),

@@ -96,7 +96,7 @@ def test_their_names_of_languages_are_known(judge: JudgeProcess, language: str, 
     assert (response.status, response.run_result.stdout) == (RunStatus.Success, "42\n")
 
 
-def test_a_language_that_is_not_here_is_a_sandbox_error_that_the_client_raises(judge: JudgeProcess) -> None:
+def test_a_missing_language_is_a_sandbox_error_that_the_client_raises(judge: JudgeProcess) -> None:
     with pytest.raises(Exception, match="language: `verilog` is not among this server's: python"):
         run_code(judge, language="verilog", code="")
 
@@ -120,7 +120,7 @@ def run_jupyter(judge: JudgeProcess, *cells: str, **fields: Any) -> RunJupyterRe
     return sandbox_fusion.run_jupyter(notebook(*cells, **fields), endpoint=judge.url, max_attempts=1)
 
 
-def test_cells_share_their_names_and_show_what_they_end_with(judge: JudgeProcess) -> None:
+def test_cells_share_variables_and_display_their_last_value(judge: JudgeProcess) -> None:
     response = run_jupyter(
         judge,
         "a = 123",
@@ -145,7 +145,7 @@ def test_cells_share_their_names_and_show_what_they_end_with(judge: JudgeProcess
     assert [cell.error for cell in response.cells] == [[]] * 7
 
 
-def test_what_a_cell_raises_is_told_and_the_next_runs(judge: JudgeProcess) -> None:
+def test_an_exception_of_a_cell_is_reported_and_the_next_cell_runs(judge: JudgeProcess) -> None:
     cells = ["def f(n):\n    return 1 / n\nf(0)", "1 +", "exit(3)", "import time\ntime.sleep(600)", "7"]
     response = run_jupyter(judge, *cells, cell_timeout=5)
     errors = [[(error["ename"], error["evalue"]) for error in cell.error] for cell in response.cells]
@@ -197,14 +197,14 @@ def test_an_interpreter_that_dies_is_a_failure_that_keeps_the_cells_before(
     assert (response.driver.status, response.driver.return_code) == (status, return_code)
 
 
-def test_results_that_a_cell_forges_harm_nobody(judge: JudgeProcess) -> None:
+def test_forged_results_of_a_cell_do_no_harm(judge: JudgeProcess) -> None:
     forge = "import os\nopen('.cells/results.jsonl', 'w').write('{\"stdout\": 5}\\n')\nos._exit(0)"
     response = run_jupyter(judge, forge)
     assert (response.status, response.cells) == (RunStatus.Failed, [])
 
 
 @pytest.mark.parametrize("item", ["{}", "1", '[{"stdout":"","stderr":"","display":[],"error":[]}]'])
-def test_many_results_that_a_cell_forges_hold_up_nobody(judge: JudgeProcess, item: str) -> None:
+def test_many_forged_results_do_not_block_the_server(judge: JudgeProcess, item: str) -> None:
     write = f"open('.cells/results.jsonl', 'w').write('[' + '{item},' * (6 * 2**20 // {len(item)}) + '1]\\n')"
     forge = f"{write}\nimport os; os._exit(0)"
     with ThreadPoolExecutor(1) as pool:

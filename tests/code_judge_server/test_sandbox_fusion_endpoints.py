@@ -52,7 +52,7 @@ def test_a_time_limit_has_no_return_code(judge: JudgeProcess) -> None:
     assert (result["status"], result["return_code"], result["stdout"]) == ("TimeLimitExceeded", None, "up\n")
 
 
-def test_what_a_compiler_says_is_in_its_own_result(judge: JudgeProcess) -> None:
+def test_compiler_output_is_in_its_own_result(judge: JudgeProcess) -> None:
     answer = judge.http.post("/run_code", json=verl_payload(code="int main( {", language="cpp")).json()
     assert (answer["status"], answer["run_result"]) == ("Failed", None)
     assert (answer["compile_result"]["status"], answer["compile_result"]["return_code"]) == ("Finished", 1)
@@ -103,7 +103,7 @@ def test_a_wrong_field_of_a_notebook_is_named(judge: JudgeProcess, change: dict[
     assert (reply.status_code, [error["field"] for error in reply.json()["errors"]]) == (400, [field])
 
 
-def test_overload_is_a_504_which_verl_tries_again(tmp_path: Path) -> None:
+def test_overload_is_a_504_which_verl_retries(tmp_path: Path) -> None:
     slots = ["--num-slots", "1", "--spare-slots", "0", "--max-queue-time-s", "0.5", "--max-cpu-time-s", "1.5"]
     with running_judge(tmp_path, *slots) as judge:
         busy = threading.Thread(

@@ -163,7 +163,7 @@ def test_a_cell_waits_for_the_end_of_a_cancelled_one():
 @pytest.mark.parametrize(
     ("took_s", "ending"), [(0.1, Ending.EXITED), (0.6, Ending.WALL_TIME)], ids=["in time", "too late"]
 )
-def test_a_cell_whose_end_is_heard_late_is_judged_by_the_clock_of_its_session(took_s: float, ending: Ending):
+def test_a_cell_whose_end_is_read_late_is_judged_by_the_clock_of_its_session(took_s: float, ending: Ending):
     async def play(played: _PlayedSession) -> None:
         cell = played.cell(wall_time_s=0.4)
         await played.next_message()
@@ -190,7 +190,7 @@ def test_no_session_can_say_that_a_cell_took_longer_than_it_did():
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_a_session_that_speaks_unasked_is_closed(number: int):
+def test_a_session_that_sends_an_unexpected_message_is_closed(number: int):
     async def play(played: _PlayedSession) -> None:
         cell = played.cell()
         await played.next_message()
@@ -245,7 +245,7 @@ def test_a_session_that_uses_something_while_no_cell_runs_is_closed(usage: Usage
     _play(play)
 
 
-def test_what_a_cell_used_is_not_held_against_its_session():
+def test_the_usage_of_a_cell_is_not_charged_to_its_session():
     async def play(played: _PlayedSession) -> None:
         cell = played.cell()
         await played.next_message()
@@ -259,7 +259,7 @@ def test_what_a_cell_used_is_not_held_against_its_session():
     _play(play)
 
 
-def test_a_cell_hears_of_the_death_of_its_session():
+def test_a_cell_is_notified_of_the_death_of_its_session():
     async def play(played: _PlayedSession) -> None:
         cell = played.cell()
         await played.next_message()

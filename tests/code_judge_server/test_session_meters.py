@@ -55,7 +55,7 @@ def slot(meter: SlowMeter) -> Iterator[PrivateSlot]:
         slot.close()
 
 
-async def test_a_cell_is_not_killed_for_what_the_one_before_it_took(slot: PrivateSlot, meter: SlowMeter) -> None:
+async def test_a_cell_is_not_killed_for_the_usage_of_the_previous_one(slot: PrivateSlot, meter: SlowMeter) -> None:
     killed = asyncio.Event()
     cell = RunningCell(
         slot, CellInput(code="1"), LIMITS, max_chars=10, has_ended=lambda: False, kill=killed.set, spent=Spent()
@@ -68,7 +68,7 @@ async def test_a_cell_is_not_killed_for_what_the_one_before_it_took(slot: Privat
         cell.close()
 
 
-async def test_an_idle_session_is_not_ended_for_what_its_last_cell_took(slot: PrivateSlot, meter: SlowMeter) -> None:
+async def test_an_idle_session_is_not_ended_for_the_usage_of_its_last_cell(slot: PrivateSlot, meter: SlowMeter) -> None:
     ended = asyncio.Event()
     watch = IdleWatch(slot, LIMITS, end=ended.set)
     watch.start()

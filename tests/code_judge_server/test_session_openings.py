@@ -93,7 +93,7 @@ def test_a_session_opens_although_a_part_is_killed_meanwhile(judge: JudgeProcess
     wait_until(lambda: num_places(judge) == MAX_SESSIONS)
 
 
-def test_a_session_is_refused_for_now_while_the_launcher_is_killed_again_and_again(judge: JudgeProcess) -> None:
+def test_a_session_is_refused_while_the_launcher_is_killed_repeatedly(judge: JudgeProcess) -> None:
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(open_when_there_is_room, judge)
         wait_until(lambda: signal_all(parts(judge, "launcher"), signal.SIGKILL) or opening.done())
@@ -102,7 +102,7 @@ def test_a_session_is_refused_for_now_while_the_launcher_is_killed_again_and_aga
     wait_until(lambda: num_places(judge) == MAX_SESSIONS)
 
 
-def test_a_client_that_goes_away_while_the_jail_starts_again_leaves_its_place_free(judge: JudgeProcess) -> None:
+def test_a_client_that_disconnects_during_a_restart_leaves_its_place_free(judge: JudgeProcess) -> None:
     stopped = parts(judge, "zygote")
     signal_all(stopped, signal.SIGSTOP)
 
@@ -186,7 +186,7 @@ async def test_a_session_whose_slot_dies_starts_in_another(broken: Fragile) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_session_over_which_slots_die_or_stand_still_is_refused_for_now(
+async def test_a_session_whose_slots_die_or_stop_is_refused(
     broken: Fragile, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken.jail.signals = [number] * 2

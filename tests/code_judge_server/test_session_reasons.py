@@ -12,7 +12,7 @@ from session_client import Session
 KILL_ALL = "import os, signal\nos.kill(-1, signal.SIGKILL)"
 
 
-def test_the_reason_of_a_sessions_end_is_told(tmp_path: Path) -> None:
+def test_the_reason_of_a_sessions_end_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
     settings = ["--num-slots", "2", "--max-sessions", "2", *WITHOUT_MODULES]
     with running_judge(tmp_path, *settings, isolation=NAMESPACE_TIERS[0], stderr_to=log) as judge:
@@ -30,7 +30,7 @@ def test_the_reason_of_a_sessions_end_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sees which processes are below the jail's")
-def test_a_slot_that_was_killed_is_told_too(tmp_path: Path) -> None:
+def test_a_killed_slot_is_reported_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     settings = ["--num-slots", "1", "--spare-slots", "0", "--max-sessions", "1", *WITHOUT_MODULES]
     with running_judge(tmp_path, *settings, isolation=NAMESPACE_TIERS[0], stderr_to=log) as judge:

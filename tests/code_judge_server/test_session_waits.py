@@ -42,9 +42,7 @@ def test_the_time_that_a_cell_waits_for_the_one_before_is_queue_time(judge: Judg
     thread.join()
 
 
-def test_a_session_does_not_expire_while_a_cell_runs_whatever_else_is_asked_of_it(
-    judge: JudgeProcess, session: Session
-) -> None:
+def test_a_session_does_not_expire_while_a_cell_runs(judge: JudgeProcess, session: Session) -> None:
     start = session.cell("x = 1")["snapshot"]
     thread, results = running_cell(judge, session, "import time; time.sleep(5); print('done')")
     assert session.http.post(f"{session.path}/rollback", json={"snapshot": start}).status_code == 200

@@ -22,7 +22,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
-def test_a_cell_starts_from_what_the_one_before_left(session: Session):
+def test_a_cell_starts_from_the_state_of_the_previous_one(session: Session):
     assert session.cell("import math\nx = 20")["display"] == []
     assert session.value("x + math.factorial(3)") == "26"
     assert session.value("__name__, _") == "('__main__', 26)"
@@ -98,7 +98,7 @@ def test_branches_know_nothing_of_each_other(session: Session):
     assert session.value("x", from_snapshot=left) == "[0, 'left']"
 
 
-def test_the_oldest_snapshots_go_when_there_are_too_many(session: Session):
+def test_the_oldest_snapshots_are_dropped_beyond_the_limit(session: Session):
     first = session.cell("x = 0")["snapshot"]
     for _ in range(MAX_SNAPSHOTS):
         session.cell("x += 1")
@@ -132,7 +132,7 @@ def test_files_stay(session: Session):
     assert session.value("import os; os.listdir('.')") == "['note.txt']"
 
 
-def test_what_a_session_is_made_of_takes_none_of_its_disk(judge: JudgeProcess):
+def test_files_of_the_session_itself_take_none_of_its_disk(judge: JudgeProcess):
     small = Session(judge, limits={"disk_bytes": 4096})
     assert small.value("1 + 1") == "2"
     small.close()
@@ -176,7 +176,7 @@ def test_a_cell_that_kills_its_session_harms_no_other(judge: JudgeProcess, sessi
     assert session.value("x") == "1"
 
 
-def test_a_client_that_goes_away_takes_its_cell_with_it(judge: JudgeProcess, session: Session):
+def test_a_client_that_disconnects_cancels_its_cell(judge: JudgeProcess, session: Session):
     session.cell("x = 1")
     with pytest.raises(httpx.ReadTimeout):
         session.http.post(f"{session.path}/cells", json={"code": "x = 2\nwhile True: pass"}, timeout=0.3)
@@ -184,7 +184,7 @@ def test_a_client_that_goes_away_takes_its_cell_with_it(judge: JudgeProcess, ses
     assert session.value("x") == "1"
 
 
-def test_there_is_a_bound_on_sessions_and_room_after_one_is_closed(judge: JudgeProcess):
+def test_the_number_of_sessions_is_bounded_and_closing_one_frees_its_place(judge: JudgeProcess):
     sessions = [Session(judge) for _ in range(MAX_SESSIONS)]
     refused = judge.http.post("/v1/sessions", json={})
     assert (refused.status_code, "Retry-After" in refused.headers) == (429, True)
@@ -203,7 +203,7 @@ def _close_all(judge: JudgeProcess) -> int:
     return len(opened)
 
 
-def test_a_session_that_nobody_uses_is_closed(tmp_path: Path):
+def test_an_unused_session_is_closed(tmp_path: Path):
     with running_judge(tmp_path, *LIMITS, "--session-idle-s", "3", "--max-sessions", "1", isolation="B") as server:
         session = Session(server)
         session.cell("import time; time.sleep(3.5)")  # this is use

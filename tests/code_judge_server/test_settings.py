@@ -28,14 +28,14 @@ def test_settings_that_contradict_each_other_are_refused_by_their_names(
     assert all(name in str(refused.value) for name in named)
 
 
-def test_what_a_submission_does_not_name_is_the_default_and_else_the_maximum() -> None:
+def test_absent_limits_take_the_default_or_the_maximum() -> None:
     settings = Settings(default_cpu_time_s=1, max_cpu_time_s=4, default_memory_mb=64, max_memory_mb=128)
     assert (settings.default_limits.cpu_time_s, settings.max_limits.cpu_time_s) == (1, 4)
     assert (settings.default_limits.wall_time_s, settings.max_limits.wall_time_s) == (8, 8)
     assert (settings.default_limits.memory_bytes, settings.max_limits.memory_bytes) == (64 * 2**20, 128 * 2**20)
 
 
-def test_there_is_a_slot_for_each_core_and_one_more() -> None:
+def test_slots_are_one_more_than_cores() -> None:
     assert Settings().slot_count == len(os.sched_getaffinity(0)) + 1
     assert Settings(num_slots=7).slot_count == 7
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize("path", ["string.py", "random.py", "bisect/__init__.py"])
-async def test_the_file_is_what_is_imported(fresh_judge: JudgeInProcess, path: str) -> None:
+async def test_the_file_is_imported(fresh_judge: JudgeInProcess, path: str) -> None:
     name = path.partition("/")[0].removesuffix(".py")
     files = {path: base64.b64encode(b"MINE = 1").decode()}
     verdict = await fresh_judge.verdict(code=f"import {name}; print({name}.MINE)", files=files)

@@ -27,7 +27,7 @@ def test_a_client_that_holds_nothing_may_take_all_in_one_piece() -> None:
     assert not room.fits("a", 1001)
 
 
-def test_what_is_given_back_can_be_taken_again() -> None:
+def test_returned_room_can_be_taken_again() -> None:
     room = SharedCapacity(10)
     room.take("a", 10)
     assert not room.fits("b", 1)
@@ -36,7 +36,7 @@ def test_what_is_given_back_can_be_taken_again() -> None:
     assert not room.fits("b", 5)
 
 
-async def test_those_who_wait_are_let_in_as_there_is_room() -> None:
+async def test_waiting_clients_enter_as_room_becomes_free() -> None:
     room = SharedCapacity(3)
     room.take("a", 3)
     entered: list[str] = []
@@ -57,7 +57,7 @@ async def test_those_who_wait_are_let_in_as_there_is_room() -> None:
     assert not room.is_awaited
 
 
-async def test_those_who_wait_can_be_turned_away() -> None:
+async def test_waiting_clients_can_be_refused() -> None:
     room = SharedCapacity(1)
     room.take("a", 1)
     waiting = asyncio.create_task(room.wait_until_fits("b", 1))
@@ -67,7 +67,7 @@ async def test_those_who_wait_can_be_turned_away() -> None:
         await waiting
 
 
-async def test_who_is_called_too_early_calls_whose_turn_it_is() -> None:
+async def test_a_client_called_too_early_calls_the_next_in_turn() -> None:
     room = SharedCapacity(100)
     room.take("x", 100)
     entered: list[str] = []
@@ -88,7 +88,7 @@ async def test_who_is_called_too_early_calls_whose_turn_it_is() -> None:
     assert entered == ["a1", "b", "a2"]
 
 
-async def test_who_holds_little_and_waits_for_the_room_of_others_is_not_passed_by() -> None:
+async def test_a_client_that_waits_for_room_of_others_is_not_overtaken() -> None:
     room = SharedCapacity(100)
     room.take("big", 1)
     room.take("x", 60)

@@ -68,14 +68,14 @@ def test_processes_share_small_regions(judge_of_each_tier: JudgeProcess) -> None
 
 
 @pytest.mark.parametrize("unreadable", [False, True])
-def test_what_a_region_may_hold_counts_as_long_as_any_of_it_is_mapped(
+def test_a_region_is_charged_in_full_while_any_of_it_is_mapped(
     judge_of_each_tier: JudgeProcess, unreadable: bool
 ) -> None:
     verdict = judge_of_each_tier.judge(code=HIDE.format(unreadable=unreadable), limits=LIMITS)
     assert verdict["status"] == "memory_limit_exceeded", verdict
 
 
-def test_what_nothing_would_count_is_refused(judge_of_each_tier: JudgeProcess) -> None:
+def test_memory_that_nothing_would_count_is_refused(judge_of_each_tier: JudgeProcess) -> None:
     words = judge_of_each_tier.judge(code=TAKE, limits=LIMITS)["stdout"].split()
     if counts_memory(judge_of_each_tier):
         assert (words[0], words[3]) == ("had", "had"), words

@@ -40,7 +40,7 @@ def opened(folder: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_version_2_gets_its_limits_with_what_the_slot_holds_added(folder: Path, opened: int):
+def test_version_2_limits_include_the_memory_of_the_slot(folder: Path, opened: int):
     SlotCgroup(2, {"": opened}).start_job(64 * MIB, 20)
     assert (folder / "cgroup.procs").read_text() == "0"
     assert (folder / "memory.swap.max").read_text().startswith("0")
@@ -48,7 +48,7 @@ def test_version_2_gets_its_limits_with_what_the_slot_holds_added(folder: Path, 
     assert (folder / "pids.max").read_text().startswith("24")
 
 
-def test_version_2_counts_only_what_came_since_the_start(folder: Path, opened: int):
+def test_version_2_counts_only_since_the_start_of_the_job(folder: Path, opened: int):
     group = SlotCgroup(2, {"": opened})
     group.start_job(64 * MIB, 20)
     (folder / "memory.peak").write_text(f"{35 * MIB}\n")
@@ -57,7 +57,7 @@ def test_version_2_counts_only_what_came_since_the_start(folder: Path, opened: i
     assert group.end_job() == {"oom_kills": 2, "peak_memory_bytes": 30 * MIB, "tasks_refused": 1}
 
 
-def test_without_a_peak_that_can_be_reset_none_is_told(folder: Path, opened: int):
+def test_without_a_resettable_peak_none_is_reported(folder: Path, opened: int):
     (folder / "memory.peak").unlink()
     group = SlotCgroup(2, {"": opened})
     group.start_job(64 * MIB, 20)
@@ -86,7 +86,7 @@ def test_the_slots_together_weigh_as_much_as_a_process_on_each_core(
     assert int((folder / name).read_text()) == of_a_process * len(os.sched_getaffinity(0))
 
 
-def test_made_groups_are_there_until_they_are_removed():
+def test_groups_exist_until_they_are_removed():
     try:
         groups = make_cgroups()
     except NoCgroupsError as error:
@@ -112,7 +112,7 @@ def test_a_server_in_another_container_leaves_the_groups_of_this_one_alone():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes control groups")
-def test_whoever_keeps_the_parent_locked_keeps_no_server_from_its_start():
+def test_a_lock_on_the_parent_does_not_block_the_start():
     try:
         groups = make_cgroups()
     except NoCgroupsError as error:

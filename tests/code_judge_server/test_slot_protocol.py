@@ -43,7 +43,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def test_a_job_arrives_whole_and_its_outcome_is_what_the_kernel_counted(ends: tuple[Slot, OtherEnd]) -> None:
+async def test_a_job_arrives_whole_and_its_outcome_has_the_kernels_counts(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
     before = open_descriptors()
     running = await begin(slot, other)
@@ -91,7 +91,7 @@ async def test_the_counters_at_the_end_decide(
     assert (await running.outcome).ending is ending
 
 
-async def test_output_past_the_limit_kills(ends: tuple[Slot, OtherEnd]) -> None:
+async def test_output_beyond_the_limit_kills(ends: tuple[Slot, OtherEnd]) -> None:
     slot, other = ends
     running = await begin(slot, other)
     _, (*rest, stdout, _, _) = other.take_job()
@@ -211,7 +211,7 @@ async def test_a_command_too_long_for_a_message_is_refused_and_the_slot_lives(en
     assert (await running.outcome).ending is Ending.EXITED
 
 
-async def test_nobody_waits_for_a_cancelled_job_but_its_slot_is_busy_until_it_answered(
+async def test_a_cancelled_job_returns_at_once_and_its_slot_is_busy_until_it_answers(
     ends: tuple[Slot, OtherEnd],
 ) -> None:
     slot, other = ends
@@ -252,7 +252,7 @@ class FailingMeter(TreeMeter):
         raise OSError(errno.EMFILE, "no descriptor is left")
 
 
-async def test_a_job_whose_use_cannot_be_read_fails_and_the_others_are_still_watched(watch: Watch) -> None:
+async def test_a_job_whose_usage_cannot_be_read_fails_and_the_others_are_still_watched(watch: Watch) -> None:
     sockets, processes = [protocol.socket_pair() for _ in range(2)], [start("sleep", "600") for _ in range(2)]
     meters = [FailingMeter(processes[0].pid), TreeMeter(processes[1].pid)]
     slots = [

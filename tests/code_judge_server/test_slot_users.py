@@ -122,7 +122,7 @@ print(len(data))
 """
 
 
-def test_the_judge_sees_what_processes_of_such_a_user_share_and_what_they_do_not(judge: JudgeProcess) -> None:
+def test_shared_memory_of_slot_users_counts_once(judge: JudgeProcess) -> None:
     limits = {"memory_bytes": 256 << 20, "wall_time_s": 100.0}
     shared = judge.judge(code=SHARED, limits=limits)
     assert (shared["status"], shared["stdout"]) == ("accepted", f"{90 << 20}\n"), shared
@@ -191,13 +191,13 @@ def test_the_first_range_that_is_large_enough_and_for_this_user_is_taken() -> No
     assert first_user_of("", {"me"}, 1) is None
 
 
-def test_judges_of_one_user_draw_their_users_out_of_its_range_and_share_all_of_them_or_none() -> None:
+def test_judges_of_one_user_share_all_slot_users_or_none() -> None:
     firsts = {first_user_of("me:100000:65536\n", {"me"}, 20) for _ in range(1000)}
     assert len(firsts) > 700, "of 3276 that there are"
     assert firsts <= set(range(100000, 165536 - 19, 20))
 
 
-def test_who_may_be_any_user_needs_no_range() -> None:
+def test_a_judge_that_may_use_any_user_needs_no_range() -> None:
     drawn = [find_slot_users(7) for _ in range(1000)]
     firsts = [users.first for users in drawn if users is not None]
     assert drawn == [SlotUsers(first=first, count=7, newuidmap=None) for first in firsts]
@@ -205,7 +205,7 @@ def test_who_may_be_any_user_needs_no_range() -> None:
     assert len({first % 7 for first in firsts}) == 1, "two judges share some of their users"
 
 
-def test_users_that_others_give_to_accounts_or_containers_are_not_drawn() -> None:
+def test_users_reserved_for_accounts_or_containers_are_not_drawn() -> None:
     """SSSD's default range ends at 2,000,200,000, and systemd's for users of other machines begins at 2,147,352,576."""
     for num_slots in (1, 7, 20_000_000):
         for _ in range(1000):
@@ -215,5 +215,5 @@ def test_users_that_others_give_to_accounts_or_containers_are_not_drawn() -> Non
 
 
 @pytest.mark.parametrize("num_slots", [0, 10**12])
-def test_a_number_of_slots_that_cannot_be_is_no_division_by_zero(num_slots: int) -> None:
+def test_extreme_numbers_of_slots_are_no_division_by_zero(num_slots: int) -> None:
     assert first_user_of_any(num_slots) == first_user_of_any(num_slots)

@@ -83,7 +83,7 @@ def test_a_thread_that_computes_is_runnable_whether_it_has_a_core_or_not() -> No
         assert not process_tree.any_runnable([pid], at_most=0)
 
 
-def test_threads_that_sleep_are_not_and_neither_is_what_is_gone() -> None:
+def test_sleeping_and_ended_threads_are_not_runnable() -> None:
     with running(SLEEPING) as pid:
         give_up_at = time.monotonic() + 100
         while process_tree.any_runnable([pid], at_most=10):  # on its way to sleep

@@ -27,7 +27,7 @@ def test_a_wrong_field_of_a_single_submission_is_named(judge: JudgeProcess) -> N
         assert (reply.status_code, reply.json()["errors"][0]["field"]) == (400, field)
 
 
-def test_a_stream_gives_each_verdict_as_soon_as_it_is_there(judge: JudgeProcess, tmp_path: Path) -> None:
+def test_a_stream_sends_each_verdict_as_soon_as_it_is_ready(judge: JudgeProcess, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     slow, fast = ({"id": uuid.uuid4().hex, "code": code} for code in (gate.code(), "print(1)"))
     with judge.http.stream("POST", "/v1/submissions/stream", json={"submissions": [slow, fast]}) as reply:
@@ -59,7 +59,7 @@ def test_a_large_batch_is_one_json_document(judge: JudgeProcess) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/submissions", "/v1/submissions/batch", "/v1/submissions/stream", "/run"])
-def test_what_a_client_that_goes_away_asked_for_is_killed(judge: JudgeProcess, path: str) -> None:
+def test_submissions_of_a_disconnected_client_are_killed(judge: JudgeProcess, path: str) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
     code = f"import subprocess; subprocess.run(['sh', '-c', 'sleep 50; true', '{marker}'])"
     submission = {"id": marker, "code": code}
@@ -85,7 +85,7 @@ def test_the_same_submission_sent_again_is_not_run_again(judge: JudgeProcess, tm
     assert trace.read_text() == "xx"
 
 
-def test_limits_above_the_servers_are_lowered_and_said_so(judge: JudgeProcess) -> None:
+def test_limits_above_the_servers_are_lowered_and_reported(judge: JudgeProcess) -> None:
     verdict = judge.judge(code="print(1)", limits={"cpu_time_s": 1e9, "memory_bytes": 10**300, "max_tasks": 10**9})
     maxima = judge.http.get("/v1/health").json()["max_limits"]
     assert verdict["status"] == "accepted"

@@ -41,7 +41,7 @@ def of_many_tests(code: str, number: int) -> list[Submission]:
     return [Submission(id=code, code=code, tests=[TestCase(stdin=str(index)) for index in range(number)])]
 
 
-async def test_a_submission_of_many_test_cases_gives_way_to_another_client(executor: ScriptedExecutor) -> None:
+async def test_a_submission_of_many_test_cases_yields_to_another_client(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     many = queue.enqueue(of_many_tests("print many", 100), client="many")
     own = queue.enqueue(submissions("print own"), client="many")
@@ -57,7 +57,7 @@ async def test_a_submission_of_many_test_cases_gives_way_to_another_client(execu
     assert queue.is_idle
 
 
-async def test_no_more_submissions_give_way_than_there_are_slots(executor: ScriptedExecutor) -> None:
+async def test_at_most_as_many_submissions_yield_as_slots_exist(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     first, second = (queue.enqueue(of_many_tests(f"print {name}", 3), client=name) for name in "ab")
     await first.all()
@@ -65,7 +65,7 @@ async def test_no_more_submissions_give_way_than_there_are_slots(executor: Scrip
     assert executor.started == ["print a", *["print b"] * 3, *["print a"] * 2]
 
 
-async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
+async def test_a_submission_cancelled_while_it_yields_leaves_nothing_behind(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     for number in range(3):
         many = queue.enqueue(of_many_tests(f"print {number}", 3), client="many")
@@ -84,7 +84,7 @@ async def test_what_is_given_up_while_it_gives_way_leaves_nothing_behind(executo
     assert len(executor.started) == 6
 
 
-async def test_what_gives_way_when_the_server_stops_is_cancelled(executor: ScriptedExecutor) -> None:
+async def test_a_yielding_submission_is_cancelled_when_the_server_stops(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     started_at = time.monotonic()
     many = queue.enqueue(of_many_tests("print many", 3), client="many")
@@ -179,7 +179,9 @@ async def test_while_programs_sleep_others_take_the_spare_slots(executor: Script
     other.close()
 
 
-async def test_at_the_deadline_what_waits_times_out_and_what_runs_is_killed(executor: ScriptedExecutor) -> None:
+async def test_at_the_deadline_waiting_submissions_time_out_and_running_ones_are_killed(
+    executor: ScriptedExecutor,
+) -> None:
     queue = queue_on(executor)
     batch = queue.enqueue(submissions("hold", "print"), client="a", deadline_s=1)
     verdicts = await batch.all()
@@ -197,7 +199,7 @@ async def test_deadlines_may_have_any_size(executor: ScriptedExecutor, deadline_
     batch.close()
 
 
-async def test_what_finds_no_room_waits_for_it_outside_where_that_is_wanted(executor: ScriptedExecutor) -> None:
+async def test_submissions_without_room_may_wait_outside_the_queue(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=3, max_batch_items=3)
     first = queue.enqueue(submissions("hold", "print 1", "print 2"), client="a")
     impatient = await queue.judge_all(submissions("x", "y", "z"), client="b", max_queue_time_s=0.05)
@@ -210,7 +212,7 @@ async def test_what_finds_no_room_waits_for_it_outside_where_that_is_wanted(exec
     assert queue.is_idle
 
 
-async def test_cancelling_the_call_kills_what_it_judges(executor: ScriptedExecutor) -> None:
+async def test_cancelling_the_call_kills_its_submissions(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     call = asyncio.create_task(queue.judge_all(submissions("hold", "print"), client="a"))
     await settle()
@@ -267,7 +269,7 @@ async def test_files_that_find_no_room_are_left_out_and_flagged() -> None:
     assert not without_outputs(verdict.model_copy(update={"files": {}})).files_truncated
 
 
-async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(executor: ScriptedExecutor) -> None:
+async def test_a_draining_server_finishes_submissions_and_refuses_new_ones(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     batch = queue.enqueue(submissions("hold", "print"), client="a")
     queue.start_draining()
@@ -283,7 +285,7 @@ async def test_a_server_that_drains_finishes_what_it_has_and_takes_nothing_in(ex
     batch.close()
 
 
-async def test_what_is_cancelled_at_the_end_is_answered(executor: ScriptedExecutor) -> None:
+async def test_submissions_cancelled_at_the_end_are_answered(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor, queue_capacity=2, max_batch_items=2)
     batch = queue.enqueue(submissions("hold", "print"), client="a")
     outside = asyncio.create_task(queue.judge_all(submissions("x", "y"), client="b"))
@@ -317,7 +319,7 @@ class CountingRunTimes(RunTimes):
         return super().backlog_s(num_units)
 
 
-async def test_what_a_request_costs_does_not_grow_with_the_number_of_clients(executor: ScriptedExecutor) -> None:
+async def test_the_cost_of_a_request_does_not_grow_with_the_number_of_clients(executor: ScriptedExecutor) -> None:
     queue = queue_on(executor)
     run_times = queue._scheduler._run_times = queue._scheduler._waiting._run_times = CountingRunTimes()
     batches = [queue.enqueue(submissions(f"hold {number}"), client=str(number)) for number in range(100)]

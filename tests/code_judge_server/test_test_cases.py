@@ -121,7 +121,7 @@ async def test_a_checker_that_does_not_compile_is_an_internal_error_and_nothing_
     assert len(fresh_judge.jobs) == 1
 
 
-async def test_files_are_there_and_come_back(fresh_judge: JudgeInProcess) -> None:
+async def test_files_are_written_and_collected(fresh_judge: JudgeInProcess) -> None:
     code = (
         "import os\nos.mkdir('out')\nopen('out/b', 'wb').write(open('in/a', 'rb').read() * 2)\n"
         "os.symlink('/etc/passwd', 'c')"
@@ -134,7 +134,7 @@ async def test_files_are_there_and_come_back(fresh_judge: JudgeInProcess) -> Non
     assert verdict.model_dump(mode="json")["files"] == {"out/b": base64.b64encode(content * 2).decode()}
 
 
-async def test_what_is_too_large_to_bring_back_is_left_out(tmp_path: Path) -> None:
+async def test_files_too_large_to_collect_are_left_out(tmp_path: Path) -> None:
     async with judge_in_process(tmp_path, max_collect_mb=1) as judge:
         code = "open('a', 'wb').write(b'x' * 2_000_000)\nopen('b', 'wb').write(b'x')"
         verdict = await judge.verdict(code=code, collect=["a", "b"])
@@ -167,7 +167,7 @@ async def test_limits_are_lowered_to_the_maxima_and_echoed(tmp_path: Path) -> No
         ),
     ],
 )
-async def test_a_signal_is_told(fresh_judge: JudgeInProcess, code: str, status: str, signal: int) -> None:
+async def test_a_signal_is_reported(fresh_judge: JudgeInProcess, code: str, status: str, signal: int) -> None:
     verdict = await fresh_judge.verdict(code=code, limits={"disk_bytes": 1_000_000})
     assert (verdict.status, verdict.signal, verdict.exit_code) == (status, signal, None)
 

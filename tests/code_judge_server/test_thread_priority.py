@@ -45,7 +45,7 @@ def preferred(how: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a larger share")
-def test_the_server_of_root_gets_a_larger_share_in_short_slices_and_what_it_forks_those_of_everybody():
+def test_the_server_of_root_gets_priority_and_its_forks_do_not():
     before, of_child, own = preferred("as root")
     assert own == (-10, SHORT_NS)
     assert before == of_child

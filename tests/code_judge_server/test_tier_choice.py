@@ -74,7 +74,7 @@ def test_the_start_page_names_address_tier_canaries_slots_and_preload_sets() -> 
     assert page["preloads"] == (", ".join(named) or "none")
 
 
-def test_a_path_below_a_folder_that_each_program_has_its_own_of_is_refused_by_its_name() -> None:
+def test_a_path_in_a_folder_of_each_programs_own_is_refused_by_name() -> None:
     if find_tier(IsolationTier.B).tier is not IsolationTier.B:
         pytest.skip("this machine does not give tier B")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

@@ -95,7 +95,7 @@ def test_a_client_that_reads_slowly_gets_all_of_its_reply() -> None:
         assert time.monotonic() - started_at > 2 * WRITE_TIMEOUT_S
 
 
-def test_a_connection_whose_reply_is_still_being_read_goes_for_no_other() -> None:
+def test_a_connection_whose_reply_is_being_read_is_not_closed_for_another() -> None:
     with serving(Replier(1), most=1) as (connection, open_connections):
         assert connection.recv(1000)
         with closing(socket.create_connection(connection.getpeername(), timeout=60)) as other:

@@ -22,13 +22,13 @@ def outputs(judge: JudgeProcess, ids: Sequence[str], code: str = NOW) -> dict[st
 
 
 @pytest.mark.parametrize(("cache_mb", "is_kept"), [(0, False), (1, True)])
-def test_a_verdict_is_given_again_unless_none_are_kept(tmp_path: Path, cache_mb: int, is_kept: bool) -> None:
+def test_a_verdict_is_returned_again_unless_none_are_kept(tmp_path: Path, cache_mb: int, is_kept: bool) -> None:
     with running_judge(tmp_path, "--num-slots", "1", "--verdict-cache-mb", str(cache_mb)) as judge:
         assert (outputs(judge, ["a"]) == outputs(judge, ["a"])) == is_kept
 
 
 @pytest.mark.parametrize(("cache_mb", "least", "most"), [(1, 15, 17), (4, 30, 30)])
-def test_so_many_verdicts_are_kept_as_there_is_room_for_the_oldest_dropped_first(
+def test_verdicts_are_kept_within_the_bound_and_the_oldest_are_dropped_first(
     tmp_path: Path, cache_mb: int, least: int, most: int
 ) -> None:
     ids = [f"number-{number:02}" for number in range(30)]

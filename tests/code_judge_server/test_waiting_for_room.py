@@ -54,7 +54,7 @@ async def test_small_requests_do_not_overtake_a_large_one_that_waits() -> None:
     assert not room.is_awaited
 
 
-async def test_who_waits_for_what_its_own_client_holds_is_passed_by_other_clients_only() -> None:
+async def test_a_request_blocked_by_its_own_client_is_overtaken_only_by_other_clients() -> None:
     room = SharedCapacity(100)
     room.take("greedy", 80)
     waiting = Waiting(room)
@@ -66,7 +66,7 @@ async def test_who_waits_for_what_its_own_client_holds_is_passed_by_other_client
     assert waiting.entered == ["modest", "greedy's next", "greedy's small"]
 
 
-async def test_one_who_gives_up_makes_way() -> None:
+async def test_a_cancelled_wait_lets_the_next_one_in() -> None:
     room = SharedCapacity(10)
     room.take("early", 5)
     waiting = Waiting(room)
@@ -78,7 +78,7 @@ async def test_one_who_gives_up_makes_way() -> None:
     assert waiting.entered == ["small"]
 
 
-async def test_room_is_not_given_twice_when_somebody_else_takes_it_first() -> None:
+async def test_room_taken_by_another_client_is_not_given_twice() -> None:
     room = SharedCapacity(10)
     room.take("early", 10)
     waiting = Waiting(room)
@@ -148,7 +148,7 @@ async def test_a_body_that_finds_no_room_in_time_is_a_408() -> None:
 
 
 @pytest.mark.parametrize("sent", [[], [(20, False)], [(10, True)]], ids=["nothing", "all", "some"])
-async def test_a_body_whose_client_has_gone_waits_for_no_room(sent: list[tuple[int, bool]]) -> None:
+async def test_a_body_of_a_disconnected_client_stops_waiting(sent: list[tuple[int, bool]]) -> None:
     memory = SharedCapacity(100)
     memory.take("other", 100)
     application, client = Application(), Client()
@@ -165,7 +165,7 @@ async def test_a_body_whose_client_has_gone_waits_for_no_room(sent: list[tuple[i
     assert (client.replies, application.bodies, memory.used) == ([], [], 100)
 
 
-async def test_what_came_while_a_body_waited_is_not_lost_and_not_much() -> None:
+async def test_messages_during_the_wait_are_kept_up_to_a_bound() -> None:
     memory = SharedCapacity(1_000_000)
     memory.take("other", 1_000_000)
     application, client = Application(), Client()

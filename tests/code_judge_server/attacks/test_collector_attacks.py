@@ -32,7 +32,7 @@ def run(attacked: AttackedJudge, code: str, paths: list[str], **limits: float) -
     return attacked.judge_beside_an_honest_one(submission)
 
 
-def test_what_is_regular_comes_back(attacked: AttackedJudge) -> None:
+def test_regular_files_are_collected(attacked: AttackedJudge) -> None:
     code = "os.makedirs('a/b'); open('a/b/c', 'wb').write(bytes(range(256))); open('d', 'w').close(); os.link('d', 'e')"
     paths = ["a/b/c", "d", "e", "no-such-file", "main.py"]
     files = collected(attacked, code, paths)
@@ -57,7 +57,7 @@ def test_what_is_regular_comes_back(attacked: AttackedJudge) -> None:
     }.items(),
     ids=lambda value: value.replace(" ", "-") if len(value) < 40 and "(" not in value else "",
 )
-def test_what_is_no_plain_file_is_left_out(attacked: AttackedJudge, name: str, code: str) -> None:
+def test_other_than_plain_files_are_left_out(attacked: AttackedJudge, name: str, code: str) -> None:
     attacked.server.judge(code="print(1)")
     verdict = run(attacked, code + "\nprint('done')", ["x"])
     assert (verdict["status"], verdict["stdout"]) == ("accepted", "done\n"), verdict
@@ -82,7 +82,7 @@ def test_a_path_out_of_the_folder_is_refused(attacked: AttackedJudge, path: str)
     assert attacked.server.http.post("/v1/submissions", json=submission).status_code == 400
 
 
-def test_a_swap_of_files_for_links_wins_nothing(attacked: AttackedJudge) -> None:
+def test_swapping_files_for_links_gains_nothing(attacked: AttackedJudge) -> None:
     code = f"""
 if os.fork() == 0:
     os.setsid()
@@ -101,7 +101,7 @@ time.sleep(0.05)
         assert files in ({}, {"x": b"harmless"})
 
 
-def test_files_that_change_while_they_are_read_harm_nobody(attacked: AttackedJudge) -> None:
+def test_files_that_change_while_they_are_read_do_no_harm(attacked: AttackedJudge) -> None:
     code = """
 open('x', 'wb').write(bytes(1 << 20))
 for _ in range(3):
@@ -117,7 +117,7 @@ time.sleep(0.05)
         assert all(len(base64.b64decode(content)) <= 1 << 22 for content in verdict["files"].values())
 
 
-def test_whatever_meddles_with_the_collector_changes_no_other_verdict(attacked: AttackedJudge) -> None:
+def test_interference_with_the_collector_changes_no_other_verdict(attacked: AttackedJudge) -> None:
     code = """
 open('x', 'w').write('harmless')
 if os.fork() == 0:
@@ -145,7 +145,7 @@ time.sleep(0.05)
         assert [other["status"] for other in honest] == ["accepted"] * 2, honest
 
 
-def test_files_beyond_what_may_come_back_are_left_out(attacked: AttackedJudge) -> None:
+def test_files_beyond_the_collection_limit_are_left_out(attacked: AttackedJudge) -> None:
     code = "for number in range(30): open(str(number), 'wb').write(bytes(1 << 20))"
     files = collected(attacked, code, [str(number) for number in range(30)], disk_bytes=64 * MIB)
     assert 0 < sum(map(len, files.values())) <= 16 * MIB

@@ -66,7 +66,7 @@ def test_an_attack_in_a_conversation_is_held(attacked: AttackedJudge, conversati
     assert_others_talk(attacked)
 
 
-def test_a_conversation_that_is_given_up_leaves_its_slots(attacked: AttackedJudge) -> None:
+def test_a_cancelled_conversation_frees_its_slots(attacked: AttackedJudge) -> None:
     [verdict] = attacked.server.judge_batch([submission(attacked, BOTH_WAIT)], deadline_s=0.5)
     assert verdict["status"] == "cancelled"
     with pytest.raises(httpx.TimeoutException):

@@ -179,7 +179,7 @@ def test_a_hostile_submission_is_a_4xx(attacked: JudgeProcess, name: str) -> Non
     is_refused(attacked, NATIVE, HOSTILE_SUBMISSIONS[name])
 
 
-def test_sixty_thousand_deep_paths_hold_up_nobody(attacked: JudgeProcess) -> None:
+def test_sixty_thousand_deep_paths_do_not_block_the_server(attacked: JudgeProcess) -> None:
     files = {"/".join("a" * 15) + f"/{i}": "" for i in range(1020)}
     deep = {"deadline_s": 0.01, "submissions": [{"id": str(i), "code": "", "files": files} for i in range(60)]}
     headers = dict(attacked.http.headers)
@@ -256,7 +256,7 @@ RAW_REQUESTS = {
 
 
 @pytest.mark.parametrize("name", RAW_REQUESTS)
-def test_what_is_hardly_http_is_refused(attacked: JudgeProcess, name: str) -> None:
+def test_malformed_http_is_refused(attacked: JudgeProcess, name: str) -> None:
     with closing(connect(attacked)) as connection:
         try:
             connection.sendall(with_token(attacked, RAW_REQUESTS[name]))
@@ -273,7 +273,7 @@ def is_answered(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0)[0])
 
 
-def test_slow_and_half_requests_hold_up_nobody(attacked: JudgeProcess) -> None:
+def test_slow_and_incomplete_requests_do_not_block_the_server(attacked: JudgeProcess) -> None:
     head = (
         b"POST /v1/submissions/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
     )
@@ -285,7 +285,7 @@ def test_slow_and_half_requests_hold_up_nobody(attacked: JudgeProcess) -> None:
         assert not any(map(is_answered, halves))
 
 
-def test_a_thousand_connections_hold_up_nobody(attacked: JudgeProcess) -> None:
+def test_a_thousand_connections_do_not_block_the_server(attacked: JudgeProcess) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     try:
@@ -329,7 +329,7 @@ def test_requests_that_are_given_up_free_their_slots(attacked: JudgeProcess) -> 
     assert is_well(attacked)
 
 
-def test_it_is_well_after_all_that(attacked: JudgeProcess, honest_client: HonestClient) -> None:
+def test_the_judge_is_well_after_all_hostile_requests(attacked: JudgeProcess, honest_client: HonestClient) -> None:
     honest_client.stop()
     health = attacked.http.get("/v1/health").json()
     assert (health["status"], health["num_running"], health["queue_length"]) == ("ok", 0, 0)

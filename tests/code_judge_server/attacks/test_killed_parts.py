@@ -68,7 +68,7 @@ def assert_all_is_built_again(attacked: AttackedJudge, after: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_whichever_part_is_killed_every_submission_is_answered_and_the_part_is_built_again(
+def test_every_submission_is_answered_and_a_killed_part_is_rebuilt(
     attacked: AttackedJudge,
 ) -> None:
     num_parts = sum(attacked.processes.values()) - 1

@@ -101,7 +101,7 @@ def test_modules_that_a_program_did_not_ask_for_change_nothing(started: Jail, pr
 
 
 @pytest.mark.parametrize("preload", ["sympy", "sci"])
-def test_how_a_program_ends_does_not_show_what_else_is_loaded(started: Jail, preload: str):
+def test_the_end_of_a_program_does_not_show_other_loaded_modules(started: Jail, preload: str):
     quick = [
         program for program in programs_of_smaller_sets(preload) if program.name.startswith(("excepthook_", "exit_"))
     ]
@@ -137,7 +137,7 @@ def test_no_two_programs_of_a_set_draw_the_same_numbers(started: Jail, preload: 
 
 
 @pytest.mark.parametrize("preload", ["sympy", "sci"])
-def test_what_a_program_does_to_sympy_ends_with_it(started: Jail, preload: str):
+def test_changes_to_sympy_end_with_the_program(started: Jail, preload: str):
     spoil = (
         "import sympy\nsympy.Dummy._count += 99\nsympy.Integer.__str__ = lambda self: 'spoiled'\nsympy.spoiled = 1\n"
         "print(sympy.Integer(5))"
