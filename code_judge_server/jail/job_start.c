@@ -1,6 +1,6 @@
-// Forks a slot into a job and makes the fork one: a library that slots call. Without it, `slot` does the same in Python.
+// Forks a slot and turns the fork into a job: a library that slots call. Without it, `slot` does the same in Python.
 //
-// As long as the interpreter did it, this took longer than a small program itself.
+// In the interpreter this takes longer than a small program itself.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,7 +22,7 @@
 
 #include "snapshot.h"
 
-#ifndef SYS_close_range  // headers of before Linux 5.9; the numbers are those of every architecture
+#ifndef SYS_close_range  // headers older than Linux 5.9; the numbers are the same on every architecture
 #define SYS_close_range 436
 #endif
 #ifndef SYS_landlock_restrict_self
@@ -36,15 +36,15 @@ struct limit {
     uint64_t kind, soft, hard;  // of setrlimit(2)
 };
 
-// `job_start.START`, which the sizes of the files, the limits and what the program is told follow.
+// `job_start.START`; the sizes of the files, the limits and the program's arguments follow.
 struct start {
-    int64_t uid;           // -1: the job stays the user that this process is, without capabilities
+    int64_t uid;           // -1: the job keeps this process's user, without capabilities
     int32_t init;          // pidfd of the first process of the job's namespaces
-    int32_t ruleset;       // of Landlock; -1: none
+    int32_t ruleset;       // Landlock ruleset; -1: none
     int32_t oom_score_adj;
     int32_t contents;      // memfd: the files one after the other, then their names, each with a null behind it
     int32_t standard[3];   // stdin, stdout, stderr
-    int32_t report;        // what went wrong is written here
+    int32_t report;        // receives the error
     uint32_t num_files, num_limits;
     uint64_t num_arguments_bytes;
 };
@@ -86,13 +86,13 @@ static int write_file(char *path, int contents, off_t *offset, uint64_t size) {
     if (file < 0) return -1;
     for (const uint64_t end = *offset + size; (uint64_t)*offset < end;) {
         ssize_t copied = sendfile(file, contents, offset, end - *offset);
-        if (copied == 0) errno = EIO;  // it is shorter than announced
+        if (copied == 0) errno = EIO;  // the file is shorter than announced
         if (copied <= 0) return -1;
     }
     return close(file);
 }
 
-// Writes the files below the current folder, executable; their names lie behind them.
+// Writes the files below the current folder, executable; their names follow them.
 static int write_files(const struct start *job) {
     struct stat status;
     off_t offset = 0, names_at = 0;
@@ -127,14 +127,14 @@ static int set_limits(const struct start *job) {
     return 0;
 }
 
-// Returns what could not be done, or null.
+// Returns the step that failed, or null.
 static const char *be_job(const struct start *job) {
     if (put_oom_score(job->oom_score_adj)) return "oom_score_adj";
     if (setns(job->init, CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS)) return "setns";
     if (chdir(FOLDER)) return FOLDER;
     if (set_limits(job)) return "setrlimit";
     if (become_user(job->uid)) return "become user";
-    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)) return "dumpable";  // else its own /proc/self/fd is closed to it
+    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)) return "dumpable";  // otherwise it may not open its own /proc/self/fd
     if (write_files(job)) return "files";
     if (take_standard_descriptors(job)) return "standard descriptors";
     if (setsid() < 0) return "setsid";
@@ -143,7 +143,7 @@ static const char *be_job(const struct start *job) {
     return NULL;
 }
 
-// Returns what the program of this job is told.
+// Returns the arguments of this job's program.
 const char *job_arguments(uint64_t *size) {
     const struct start *job = snapshot_message();
     *size = job->num_arguments_bytes;
@@ -162,18 +162,18 @@ static int comes_through(void) {
     return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
 }
 
-// Returns whether a fork that goes on from the snapshot, with no arguments, exits with 0; -1 if forks stay without memory.
+// Returns whether a fork that continues from the snapshot, without arguments, exits with 0; -1 if forks stay without memory.
 int try_snapshot(void) {
     const int has_come = snapshot_keep_from_forks(1) == 0 && comes_through();
     return snapshot_keep_from_forks(0) ? -1 : has_come;
 }
 
-// Returns the process id of the job, or -1; the job itself goes on from the snapshot.
+// Returns the process id of the job, or -1; the job itself continues from the snapshot.
 int start_job(const void *start, size_t size) {
     pid_t pid = snapshot_fork(start, size);
     if (pid != 0) return pid;
     const struct start *job = snapshot_message();
-    if (snapshot_restore()) {  // and what tells of errors is perhaps not there
+    if (snapshot_restore()) {  // only a constant text: the C library may not work here
         static const char text[] = "job: the snapshot cannot be mapped";
         _exit(write(job->report, text, sizeof text - 1) < 0 ? 2 : 1);
     }

@@ -1,4 +1,4 @@
-// Makes the namespaces of jobs: a helper that lives as long as its slot, cloning one init per job.
+// Creates the namespaces of jobs: a helper that lives as long as its slot, and clones one init per job.
 //
 // A request of the slot (struct request on the socket that argv names) is answered by two of struct reply, in any order: one of the
 // helper with the pidfd of the new init, one of the init when its mounts are there. The init is pid 1 of the job's namespaces
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SLICE_NS 100000  // the shortest that Linux gives
+#define SLICE_NS 100000  // the shortest slice that Linux gives
 #define MEMINFO_MAX_BYTES 1024  // as in proc_files.py
 
 static int slot;  // the socket
@@ -32,12 +32,12 @@ static char **shown;  // folders below /tmp that every job sees in its own /tmp,
 
 struct request {
     uint64_t disk_bytes, inodes;
-    uint32_t uid, gid, namespaces, proc_flags;  // the last of mount(2)
+    uint32_t uid, gid, namespaces, proc_flags;  // the last are flags of mount(2)
 };
 
 struct message {
     struct request job;
-    char meminfo[MEMINFO_MAX_BYTES];  // what the job sees as /proc/meminfo, up to the end of the message
+    char meminfo[MEMINFO_MAX_BYTES];  // content of the job's /proc/meminfo, up to the end of the message
 };
 
 struct reply {
@@ -54,8 +54,8 @@ struct attributes {  // struct sched_attr of sched_setattr(2), in its first vers
     uint64_t runtime, deadline, period;
 };
 
-// Has this process and its inits run soon after they wake up: they do little at a time, and a job or its end waits for it.
-// Linux 6.12 and newer give earlier deadlines, and no larger share, to whoever asks for short slices; before, nothing changes.
+// Lets this process and its inits run soon after they wake up: they do little at a time, and a job or its end waits for them.
+// Since Linux 6.12 short slices give earlier deadlines, and no larger share; on older kernels they change nothing.
 static void ask_for_short_slices(void) {
     if (sched_getscheduler(0) != SCHED_OTHER) return;
     struct attributes attributes = {.size = sizeof attributes, .policy = SCHED_OTHER, .runtime = SLICE_NS};
@@ -135,13 +135,13 @@ static void be_init(const struct message *message, size_t meminfo_bytes) {
     answer((struct reply){0, step, step ? errno : 0}, -1);
     close(slot);
     for (siginfo_t signal;;) {
-        int reaped = 0;  // orphans may come as fast as they are reaped: look for the signal in between
+        int reaped = 0;  // orphans may come as fast as they are reaped: check for the signal in between
         while (reaped < 64 && waitpid(-1, NULL, WNOHANG) > 0) reaped++;
         const struct timespec no_time = {0};
         int number = reaped < 64 ? sigwaitinfo(&signals, &signal) : sigtimedwait(&signals, &signal, &no_time);
-        if (number == SIGTERM && signal.si_pid == 0) break;  // from outside, so that it is the slot's
+        if (number == SIGTERM && signal.si_pid == 0) break;  // sent from outside, and so by the slot
     }
-    // The kernel would do this too when the init ends, but would count the CPU time of what it ends so nowhere.
+    // The kernel would also do this when the init ends, but would lose the CPU time of the killed processes.
     kill(-1, SIGKILL);
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) continue;
     _exit(0);

@@ -1,6 +1,6 @@
-// A snapshot of this process's memory, from which its forks go on.
+// A snapshot of this process's memory, from which its forks continue.
 //
-// What a fork of an interpreter costs is memory: page tables to copy and to free, and pages to copy that the child or the parent
+// The cost of an interpreter's fork is memory: page tables to copy and to free, and pages to copy that the child or the parent
 // writes to. So slots fork without their memory. The child maps the file of the snapshot in its place, privately, which takes no
 // page tables until it touches something, and returns once more from snapshot_take, as setjmp returns again, but with all memory as
 // it was then. The parent's pages stay its own, and what it has learnt since no child sees.
@@ -26,16 +26,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE  // headers of before Linux 6.1
+#ifndef MADV_COLLAPSE  // headers older than Linux 6.1
 #define MADV_COLLAPSE 25
 #endif
-#ifndef MADV_POPULATE_READ  // of before Linux 5.14
+#ifndef MADV_POPULATE_READ  // older than Linux 5.14
 #define MADV_POPULATE_READ 22
 #endif
-#define PAGE_BYTES 4096UL  // the least that there is
+#define PAGE_BYTES 4096UL  // the smallest page size
 #define HUGE_BYTES (2UL << 20)
 #define BLOCK_BYTES (512UL << 10)
-#define MIN_MAPPED_BYTES (64UL << 10)  // less is compared and copied back, which is quicker than a mapping
+#define MIN_MAPPED_BYTES (64UL << 10)  // smaller regions are compared and copied back, which is faster than a mapping
 #define MAX_MESSAGE_BYTES (4UL << 20)
 #define MAX_REGIONS 2048
 #define THREAD_BYTES 1024UL  // of a thread's block, in which the kernel puts the thread's id
@@ -48,16 +48,16 @@ struct range {
 };
 
 enum kind {
-    COPIED,  // back from `copies`, where it differs
+    COPIED,  // restored from `copies`, where it differs
     IN_FILE,
-    UNUSED,  // all zeros, such as buffers that nobody has needed yet
+    UNUSED,  // all zeros, such as unused buffers
     NUM_KINDS
 };
 
 struct region {
     char *start;
     size_t size;
-    off_t offset;  // among those of its kind
+    off_t offset;  // offset among the regions of its kind
     enum kind kind;
 };
 
@@ -70,7 +70,7 @@ static struct {
     struct region regions[MAX_REGIONS], *end;
     char *message;
     size_t message_size;
-} snapshot;  // its pages are in no region: what it holds, forks see as it is
+} snapshot;  // its pages are in no region: forks see its current contents
 
 static int add_region(struct range range, enum kind kind) {
     if (snapshot.end == snapshot.regions + MAX_REGIONS) return errno = E2BIG, -1;
@@ -79,7 +79,7 @@ static int add_region(struct range range, enum kind kind) {
     return 0;
 }
 
-// Returns up to where memory is all used, or all unused; whole blocks but for the last.
+// Returns the end of the run that is all used, or all unused; whole blocks except for the last.
 static char *end_of_run(struct range range, enum kind *kind) {
     char *at = range.start;
     for (size_t size; at < range.end; at += size) {
@@ -100,7 +100,7 @@ static int add_regions_of(struct range range, int is_executable) {
     const size_t size = range.end - range.start;
     // Some pages cannot be read, such as the guards of stacks; kernels that do not know the question have no such pages.
     if (madvise(range.start, size, MADV_POPULATE_READ) && errno != EINVAL) return -1;
-    // What a fork runs on before it has its memory back must never be missing.
+    // Memory that a fork uses before the rest is restored must never be missing.
     const int is_needed = holds(range, &environ) || holds(range, stdout) || is_executable;
     if (is_needed || size < MIN_MAPPED_BYTES) return add_region(range, COPIED);
     enum kind kind = UNUSED;
@@ -111,7 +111,7 @@ static int add_regions_of(struct range range, int is_executable) {
     return 0;
 }
 
-// Adds what of a range lies outside of the holes.
+// Adds the parts of a range outside the holes.
 static int add_around(struct range range, const struct range *holes, int num_holes, int is_executable) {
     for (; num_holes > 0; holes++, num_holes--) {
         if (range.end <= holes->start || holes->end <= range.start) continue;
@@ -135,9 +135,9 @@ static int has_thread_id(const char *thread) {
     return 0;
 }
 
-// Adds what the text of /proc/self/smaps names that this process alone may write to, and that forks get from it.
+// Adds the mappings in /proc/self/smaps that only this process may write to, and that forks inherit.
 static int add_regions(char *line) {
-    char *thread = (char *)pthread_self();  // which in the C libraries that there are is the block's address
+    char *thread = (char *)pthread_self();  // the block's address in the known C libraries
     const struct range holes[] = {pages_of(&snapshot, sizeof snapshot), pages_of(thread, THREAD_BYTES)};
     struct range range = {NULL, NULL};
     if (!has_thread_id(thread)) return errno = ENOTSUP, -1;
@@ -146,7 +146,7 @@ static int add_regions(char *line) {
         next = strchr(line, '\n') + 1;
         next[-1] = 0;
         if (!strncmp(line, "VmFlags:", 8)) {
-            // Not what the kernel empties in forks or when it likes, as it does the state of random numbers.
+            // Not mappings that the kernel empties in forks or at any time, such as the state of random numbers.
             int is_kept = range.start != NULL && !strstr(line, " wf") && !strstr(line, " dp");
             if (is_kept && add_around(range, holes, 2, is_executable)) return -1;
         } else if (*line >= 'a' || (*line >= '0' && *line <= '9')) {
@@ -190,7 +190,7 @@ static int write_all(const char *from, size_t size, off_t offset) {
     return 0;
 }
 
-// Has the file lie in huge pages: pages of it are then mapped many at once. Best effort.
+// Puts the file in huge pages, so that many pages are mapped at once. Best effort.
 static void use_huge_pages(size_t size) {
     char *room = mmap(NULL, size + HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (room == MAP_FAILED) return;
@@ -200,7 +200,7 @@ static void use_huge_pages(size_t size) {
     munmap(room, size + HUGE_BYTES);
 }
 
-// Maps a region anew, as it was.
+// Maps a region as it was.
 static int map(const struct region *region) {
     const int is_unused = region->kind == UNUSED, flags = MAP_PRIVATE | MAP_FIXED | (is_unused ? MAP_ANONYMOUS : 0);
     const int file = is_unused ? -1 : snapshot.file;
@@ -208,7 +208,7 @@ static int map(const struct region *region) {
     return got == MAP_FAILED ? -1 : 0;
 }
 
-// Gives every region its place among those of its kind, and makes room for the copies, the stack's, and the message.
+// Gives every region its offset among those of its kind, and makes room for the copies, the stack's, and the message.
 static int make_room(size_t sizes[NUM_KINDS]) {
     for (struct region *region = snapshot.regions; region < snapshot.end; region++) {
         region->offset = sizes[region->kind];
@@ -236,7 +236,7 @@ static int fill_file(size_t size) {
     return fcntl(snapshot.file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
 }
 
-// A function of its own, so that the stack from here on holds the whole frame of the one that returns again.
+// A separate function, so that the stack from here on holds the whole frame of the function that returns again.
 static __attribute__((noinline)) int keep_memory(void) {
     size_t sizes[NUM_KINDS] = {0};
     snapshot.brk = (void *)syscall(SYS_brk, 0);
@@ -275,21 +275,21 @@ pid_t snapshot_fork(const void *message, size_t size) {
     memcpy(snapshot.message, message, size);
     if (size < snapshot.message_size) memset(snapshot.message + size, 0, snapshot.message_size - size);
     snapshot.message_size = size;
-    return _Fork();  // not `fork`: the handlers that it calls may be in memory that the child has not
+    return _Fork();  // not `fork`: its handlers may be in memory that the child lacks
 }
 
 const void *snapshot_message(void) {
     return snapshot.message;
 }
 
-// Writes to no page that is as it was, for the kernel would copy it.
+// Does not write to unchanged pages, as the kernel would copy them.
 static void copy_back(char *to, const char *from, size_t size) {
     for (size_t at = 0; at < size; at += PAGE_BYTES)
         if (memcmp(to + at, from + at, PAGE_BYTES)) memcpy(to + at, from + at, PAGE_BYTES);
 }
 
 int snapshot_restore(void) {
-    // The allocator takes what the system gives it anew for zeroed.
+    // The allocator assumes that new memory of the system is zeroed.
     if ((void *)syscall(SYS_brk, 0) != snapshot.brk && (void *)syscall(SYS_brk, snapshot.brk) != snapshot.brk)
         return errno = ENOMEM, -1;
     for (struct region *region = snapshot.regions; region < snapshot.end; region++) {
