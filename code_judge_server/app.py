@@ -107,7 +107,7 @@ def _health(
 async def _drop_unusable_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
     limits = settings.limit_policy.effective(settings.default_limits)
     for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
-        level = logging.WARNING if name in settings.languages else logging.INFO  # nobody asked for the built-in ones
+        level = logging.WARNING if name in settings.languages else logging.INFO  # nobody asked for a built-in language
         logger.log(level, "language `%s`: not offered: %s", name, reason)
         del languages[name]
 

@@ -51,7 +51,7 @@ class CountRequests:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         started_at = time.perf_counter()
-        status = 499  # the client had gone away before there was an answer
+        status = 499  # the client disconnected before the answer
 
         async def send_noting_status(message: Message) -> None:
             nonlocal status

@@ -90,10 +90,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._forget_head()
         if len(self.pipeline) >= _MOST_PIPELINED:
             self.transport.abort()
-            raise _TooManyPipelinedError  # the parser is to take no more of the same piece
+            raise _TooManyPipelinedError  # stop the parser within this piece
         super().on_headers_complete()
         self.open_connections.begin(self)
-        if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # what is written first is a head then
+        if self.scope["method"] != "HEAD" and not self.expect_100_continue:  # then the first write is a head
             self.cycle.transport = HeadWithBody(self.cycle.transport)
 
     def on_body(self, body: bytes) -> None:
@@ -134,7 +134,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if (
             self._answered is not None and not self._answered.response_complete
-        ):  # uvicorn tells the last of a pipeline only
+        ):  # uvicorn only notifies the last of a pipeline
             self._answered.disconnected = True
             self._answered.message_event.set()
 

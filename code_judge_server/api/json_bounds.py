@@ -56,7 +56,7 @@ def num_values_within(body: bytes, bounds: JsonBounds) -> int | None:
         num_other_bytes += len(outside)
         if num_containers > bounds.containers or num_values > bounds.values or num_other_bytes > bounds.other_bytes:
             return None
-        # Between two strings there is a comma or a colon, or else it is no JSON: four quotes a value.
+        # In JSON a comma or a colon stands between two strings: at most four quotes per value.
         if num_quotes > 4 * (bounds.values + 1):
             return None
     return num_containers + num_values
@@ -73,7 +73,7 @@ def _outside_strings(body: bytes) -> Iterator[tuple[bytes, int]]:
     held_back = b""
     for start in range(0, len(body), _PIECE_BYTES):
         piece = held_back + body[start : start + _PIECE_BYTES]
-        is_cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2  # between a backslash and what it escapes
+        is_cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2  # between a backslash and the escaped character
         held_back = b"\\" if is_cut else b""
         parts = piece[: len(piece) - is_cut].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         yield b"".join(parts[in_string::2]), len(parts) - 1

@@ -89,7 +89,7 @@ class LiveRun:
         verdict = await self._judge.judge(
             self._submission, queue_time_s=queue_time_s, spent=spent, on_output=self._take_output
         )
-        for test, name in self._decoders:  # what ended within a character
+        for test, name in self._decoders:  # outputs that ended within a character
             self._take_output(test, name, b"", final=True)
         return verdict
 

@@ -46,7 +46,7 @@ _WORD_BYTES = 8
 _INT_BYTES = 4
 
 _LAYOUTS = {
-    # version: (recursion_remaining, what holds the current frame, offset of the frame in that or None, of the code in a frame)
+    # version: (recursion_remaining, holder of the current frame, offset of the frame in it or None, of the code in a frame)
     (3, 11): (32, 56, 8, 32),
     (3, 12): (28, 56, 0, 0),
     (3, 13): (44, 72, None, 0),

@@ -206,7 +206,7 @@ class ProcessExecutor:
                 if given_up.is_set():
                     break
                 return await slot.run(message, timeout_s=timeout_s, on_output=on_output)
-            except (SlotDiedError, OSError) as error:  # OSError: it cannot be replaced, for want of processes or disk
+            except (SlotDiedError, OSError) as error:  # OSError: no processes or disk space for a new one
                 logger.warning("slot %d: %s; replacing it", number, error)
                 await self._slots[number].stop()
                 await self._kill_orphans()

@@ -156,7 +156,7 @@ def _mounts(pids: Sequence[int]) -> Counter[str]:
 def _cgroups(server_pid: int | None, users: Collection[int]) -> Counter[str]:
     folders: Counter[str] = Counter()
     for folder, _, _ in os.walk("/sys/fs/cgroup"):
-        with suppress(FileNotFoundError):  # somebody else's, just removed
+        with suppress(FileNotFoundError):  # another server's group, just removed
             judge = _JUDGES_CGROUP.search(folder)
             if (judge is not None and int(judge[1]) == server_pid) or os.stat(folder).st_uid in users:
                 folders[folder] += 1

@@ -97,12 +97,12 @@ async def test_a_replaced_compiler_compiles_again(
 
 @pytest.mark.parametrize("isolation", ["A", "D"])
 async def test_a_compiler_that_takes_too_long_is_a_compile_error(tmp_path: Path, isolation: str) -> None:
-    # In many processes it gets so much of a busy machine that nobody can say that it was kept waiting.
+    # Many processes get enough of a busy machine that the compiler cannot count as starved.
     code = "import os\nfor _ in range(5): os.fork()\nwhile True: pass"
     endless = {"source": "a", "compile": [sys.executable, "-c", code], "artifact": "b", "run": ["./b"]}
     async with judge_in_process(tmp_path, isolation=isolation, languages={"endless": endless}) as judge:
         verdict = await judge.verdict(language="endless", code="", limits={"compile_time_s": 2})
-        while verdict.status == "internal_error":  # others had the cores, which says nothing of the source
+        while verdict.status == "internal_error":  # other processes had the cores: no fault of the source
             assert "of CPU time in" in verdict.stderr
             verdict = await judge.verdict(language="endless", code="", limits={"compile_time_s": 2})
     assert verdict.status == "compile_error"

@@ -11,7 +11,7 @@ from schemathesis.core.result import Ok
 _PHASES = (
     Phase.explicit,
     Phase.generate,
-)  # a failing request is shown as it is: to shrink it takes longer than the tests
+)  # a failing request is not shrunk: that takes longer than the tests
 _CHECKS = [
     HealthCheck.function_scoped_fixture,
     HealthCheck.too_slow,

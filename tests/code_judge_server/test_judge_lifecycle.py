@@ -123,7 +123,7 @@ def test_it_is_ready_within_three_seconds(tmp_path: Path, tier: str) -> None:
     tries: list[tuple[float, float]] = []
     while not tries or (
         tries[-1][0] >= 3 * tries[-1][1] and len(tries) < 3
-    ):  # what else this machine does is not its fault
+    ):  # other load of this machine is not its fault
         tries.append((seconds_until_ready(tmp_path, isolation=isolation), slowness()))
     assert tries[-1][0] < 3 * tries[-1][1], tries
 

@@ -12,7 +12,7 @@ TWICE = "open('b', 'wb').write(open('a/a', 'rb').read() * 2)"
 
 
 def test_files_travel_in_base64_without_line_breaks(judge: JudgeProcess) -> None:
-    for _ in range(2):  # the second is answered from what is kept of the first
+    for _ in range(2):  # the second is answered from the verdict cache
         verdict = judge.judge(id="files", code=TWICE, files={"a/a": TEXT}, collect=["b", "c"])
         assert verdict["files"] == {"b": base64.b64encode(CONTENT * 2).decode()}
 

@@ -69,7 +69,7 @@ def test_orphans_that_have_ended_do_not_count(judge_of_each_tier: JudgeProcess) 
 
 @pytest.mark.parametrize("shadowed", [False, True], ids=["warm", "cold"])
 def test_python_recurses_deeply_in_threads_and_has_many(judge_of_each_tier: JudgeProcess, shadowed: bool) -> None:
-    files = {"string.py": ""} if shadowed else {}  # then it starts in an interpreter of its own
+    files = {"string.py": ""} if shadowed else {}  # it then starts in its own interpreter
     verdict = judge_of_each_tier.judge(code=DEEP_IN_THREADS, files=files, limits={"max_tasks": 64})
     assert verdict["stdout"] == "[50000]\n", verdict
 

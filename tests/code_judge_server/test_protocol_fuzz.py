@@ -240,7 +240,7 @@ def test_a_launcher_refuses_an_invalid_request_or_ends(jail: RawJail, data: byte
         with closing(jail.open_slot()) as slot:
             assert run_job(slot) == b"it ran\n"
     except (OSError, AssertionError, protocol.ProtocolError):
-        jail.restart()  # it ended, or does not know any more which answer is to which request
+        jail.restart()  # it ended, or can no longer match answers to requests
         with closing(jail.open_slot()) as slot:
             assert run_job(slot) == b"it ran\n"
 
@@ -268,7 +268,7 @@ async def judged_by_a_false_slot(messages: list[tuple[bytes, int]]) -> object:
         sealed.close()
         with theirs:
             for data, num_descriptors in messages:
-                with suppress(OSError):  # it has been given up already, or takes no more
+                with suppress(OSError):  # it has been closed already, or accepts no more
                     send_raw(theirs, data, num_descriptors)
         outcome = (await asyncio.wait_for(asyncio.gather(running.outcome, return_exceptions=True), 60))[0]
         await asyncio.wait_for(idle.wait(), 60)

@@ -209,7 +209,8 @@ def test_many_forged_results_do_not_block_the_server(judge: JudgeProcess, item: 
     forge = f"{write}\nimport os; os._exit(0)"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_jupyter, judge, forge)
-        used_s: list[float] = []  # by the server, during each answer: which cannot be for long what others wait for
+        # CPU time of the server during each answer, an upper bound of the time that others wait
+        used_s: list[float] = []
         while not running.done():
             before_s = judge.cpu_time_s()
             assert judge.http.get("/v1/ready").status_code == 200

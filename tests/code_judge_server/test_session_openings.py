@@ -209,6 +209,6 @@ async def test_a_session_that_opens_too_late_is_refused_and_closed(
     for reply in replies[:2]:
         assert_refused_for_now(reply)
         assert "0.3 s" in reply.json()["detail"]
-    assert replies[2].status_code == 429  # what is still opening holds its place
+    assert replies[2].status_code == 429  # sessions that are still opening hold their places
     signal_all(stopped, signal.SIGCONT)
     await broken.wait_for_all_places()

@@ -35,7 +35,7 @@ def test_verdicts_are_kept_within_the_bound_and_the_oldest_are_dropped_first(
     with running_judge(tmp_path, "--num-slots", "2", "--verdict-cache-mb", str(cache_mb)) as judge:
         before = {name: outputs(judge, [name], LONG)[name] for name in ids}
         kept = []
-        for name in reversed(ids):  # up to the first that is judged anew, which drops another one
+        for name in reversed(ids):  # up to the first that is judged again, which drops another
             if outputs(judge, [name], LONG)[name] != before[name]:
                 break
             kept.append(name)

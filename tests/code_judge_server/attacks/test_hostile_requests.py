@@ -185,7 +185,8 @@ def test_sixty_thousand_deep_paths_do_not_block_the_server(attacked: JudgeProces
     headers = dict(attacked.http.headers)
     with httpx.Client(base_url=attacked.url, headers=headers, timeout=100) as client, ThreadPoolExecutor(1) as hostile:
         sent = hostile.submit(client.post, NATIVE, json=deep)
-        used_s: list[float] = []  # by the server, during each answer: which cannot be for long what others wait for
+        # CPU time of the server during each answer, an upper bound of the time that others wait
+        used_s: list[float] = []
         while not sent.done():
             before_s = attacked.cpu_time_s()
             assert attacked.http.get("/v1/ready").status_code == 200
