@@ -1,4 +1,4 @@
-"""Lines on stderr, as text or as one JSON object each; never a word of a program or of what it printed."""
+"""Lines on stderr, as text or as one JSON object each; never with code or output of a program."""
 
 import logging
 import sys
@@ -27,7 +27,7 @@ class _JsonLines(logging.Formatter):
 
 
 def configure_logging(log_format: Literal["text", "json"], log_level: str) -> None:
-    """Send what this process logs to stderr."""
+    """Send this process's log lines to stderr."""
     for unused in ("logThreads", "logMultiprocessing", "logProcesses"):  # no line shows them, and each costs time
         setattr(logging, unused, False)
     handler = logging.StreamHandler(sys.stderr)

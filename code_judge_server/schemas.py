@@ -140,7 +140,7 @@ class Interactor(_NativeModel):
 
 
 class TestCase(_NativeModel):
-    """One input, and what the program must print for it."""
+    """One input, and the expected output of the program."""
 
     __test__ = False  # its name looks like a test to pytest
 

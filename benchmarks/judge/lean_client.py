@@ -1,4 +1,4 @@
-"""An HTTP client that takes next to no CPU time, so that what is measured is the judge.
+"""An HTTP client that takes next to no CPU time, so that a benchmark measures the judge.
 
 For `overhead.py`, whose generator shares the cores with the judge; everything else uses `client.py`.
 """
@@ -39,7 +39,7 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Give the answer to whoever waits for it."""
+        """Give the answer to its waiter."""
         assert self._answer is not None, "an answer comes after its request"
         status, body = self._parser.get_status_code(), b"".join(self._body)
         if status == _OK:

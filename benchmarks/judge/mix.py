@@ -7,9 +7,9 @@ one second; the rest are small honest programs of a dozen kinds. What each must 
 same verdict as when run alone" is checked for every single one. All batches of 64 are sent at once.
 
 Then a thirtieth of the calls is judged six times in turn, behind two sleepers per slot and without any: sleepers must
-not hold up the programs that compute (but in tier D, where nobody knows who sleeps).
+not hold up the programs that compute (except in tier D, where sleepers are not known).
 
-It ends with exit code 1 and the reason if the server takes more memory than is allowed for so many calls, or if honest
+It ends with exit code 1 and the reason if the server takes more memory than allowed for these calls, or if honest
 programs wait noticeably longer with sleepers than without; a wrong verdict ends it by its exception.
 """
 
@@ -54,7 +54,7 @@ async def sample_memory(server: Server, samples: list[Memory]) -> None:
 
 
 def kind_rows(answers: Sequence[Answer]) -> list[report.Row]:
-    """Return a row per kind of program: how many, how many wrong, and what they took."""
+    """Return a row per kind of program: calls, wrong verdicts, and times."""
     rows = []
     for kind in Kind:
         of_kind = [answer for answer in answers if answer.call.kind is kind]
@@ -78,7 +78,7 @@ def kind_rows(answers: Sequence[Answer]) -> list[report.Row]:
 
 
 async def run_mix(server: Server, calls: Sequence[Call]) -> tuple[report.Row, list[Answer]]:
-    """Judge all calls at once; print and return what it took."""
+    """Judge all calls at once; print and return the figures."""
     samples: list[Memory] = []
     async with Client(server.url) as client:
         sampler = asyncio.create_task(sample_memory(server, samples))
@@ -115,7 +115,7 @@ async def run_mix(server: Server, calls: Sequence[Call]) -> tuple[report.Row, li
 
 
 def too_much_memory(used: report.Row, *, num_calls: int) -> list[str]:
-    """Return a fault if the server's own process grew by more than is allowed for so many calls at once."""
+    """Return a fault if the server's own process grew by more than allowed for these calls."""
     grew_mib = used["most"] - used["server MiB: at first"]
     allowed_mib = (_ALLOWED_SERVER_BYTES + num_calls * _ALLOWED_SERVER_BYTES_PER_CALL) / _MIB
     if grew_mib <= allowed_mib:
@@ -174,7 +174,7 @@ async def compare_sleepers(server: Server, num_calls: int, *, num_slots: int, se
 
 
 async def measure(num_calls: int, *, seed: int) -> tuple[report.Row, list[str]]:
-    """Start our judge and run all parts; return the figures, and what is beyond its bound."""
+    """Start our judge and run all parts; return the figures, and the faults."""
     with servers.running("agentrl", servers.OURS) as server:
         async with Client(server.url) as client:
             health = await client.get("/v1/health")

@@ -12,7 +12,7 @@ with a `-` after its number, and does not count; other rounds replace it, up to 
 Overhead of a call = the time from the moment it was due (not sent: a late generator hides nothing) to the moment its verdict
 was read, less the verdict's `wall_time_s`, which runs from the start of the program to its end. So it holds HTTP, the queue,
 setting up and cleaning up the jail, and the client. The same generator at the same rate against `GET /v1/ready`, which does
-nothing, says what HTTP and the client take of that; `late` is how long after its due time a request was begun.
+nothing, shows the share of HTTP and the client; `late` is the delay of a request's start after its due time.
 
 It ends with exit code 1 and the reason if, in the median of the rounds that count (of all rounds, where less than half of
 `--rounds` do), the median of the overhead is above 6 ms or its 99th percentile above 30 ms.

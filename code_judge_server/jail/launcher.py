@@ -122,7 +122,7 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _end_orphans_with_parent() -> None:
-    """End with the parent in tier C, and kill what jobs started; a plain death signal would leave it behind."""
+    """End with the parent in tier C, and kill the processes of jobs; a plain death signal would leave them behind."""
     orphans.adopt()
     signal.signal(signal.SIGTERM, orphans.end_all_and_exit)
     syscalls.die_with_parent(signal.SIGTERM)

@@ -1,6 +1,6 @@
 """Program text in private memory: mappings of files make every fork slower.
 
-A fork copies no page table entries of file mappings, so each child faults its text in anew: 90 of the 430 faults of a small
+A fork copies no page table entries of file mappings, so each child faults its text in again: 90 of the 430 faults of a small
 program. It copies those of anonymous memory, and a huge page by a single entry.
 """
 

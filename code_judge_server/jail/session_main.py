@@ -3,7 +3,7 @@
     server ── socket (descriptor 0) ──> supervisor ── socket per snapshot ──> parked process ── fork ──> cell
 
 A cell runs in a fork of the snapshot that it starts from. A cell that succeeds is parked as a new snapshot; one that is
-killed, or that raises (unless it is to be kept then), leaves nothing, and its starting snapshot is unchanged. Processes
+killed, or that raises (unless `keep_on_error`), leaves nothing, and its starting snapshot is unchanged. Processes
 and threads of a cell end with it; files stay. All of this belongs to the author of the cells: the server trusts nothing of it,
 and kills the whole job if it does not answer, or uses resources while no cell runs. Still no cell has the socket to the server.
 

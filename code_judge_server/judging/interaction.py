@@ -44,7 +44,7 @@ class InteractiveJudge:
             expected: Content of the interactor's last file.
 
         Raises:
-            CheckerFailedError: the interactor neither accepted nor refused, though its partner was still running.
+            CheckerFailedError: the interactor neither accepted nor refused, and not because its partner ended.
             ExecutorError: as `Executor.execute_pair`.
         """
         wall_time_s = job.limits.wall_time_s + _PATIENCE_S

@@ -40,7 +40,7 @@ class ProgramUser:
             _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0))
 
     def give(self, folder: str) -> None:
-        """Make the user the owner of a folder and everything below it, which nobody else has used yet."""
+        """Make the user the owner of a folder and everything below it, which no other user has used yet."""
         os.chown(folder, self.uid, self.uid)
         for path, folders, files in os.walk(folder):
             for name in (*folders, *files):

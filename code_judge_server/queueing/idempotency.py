@@ -23,7 +23,7 @@ _ENTRY_BYTES = 300
 _OFF_LOOP_BYTES = 1024 * 1024
 """Keys of larger submissions are computed in a thread."""
 _NOT_KEPT = {VerdictStatus.INTERNAL_ERROR, VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED}
-"""Verdicts that say nothing about the program, so it is judged anew."""
+"""Verdicts that say nothing about the program, so it is judged again."""
 
 
 def content_key(client: str, submission: Submission) -> bytes:

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 _SHARE = 4
-"""A client may hold this many times what is free."""
+"""A client may hold this many times the free amount."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class _Newcomer:
 class SharedCapacity:
     """A bounded amount, of which no client can take so much that nothing is left for others.
 
-    A client may hold at most `_SHARE` times what is free at that moment, so one client alone gets to 80 %, and the first
+    A client may hold at most `_SHARE` times the amount free at that moment, so one client alone gets to 80 %, and the first
     request of another still finds room (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
     Networking 6(2), 1998). A client that holds nothing may take everything that is free in one piece.
 

@@ -50,7 +50,7 @@ def read_report(file: int, *, max_chars: int) -> CellReport:
 
 
 def read_files(file: int, report: CellReport, paths: Sequence[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
-    """Return the contents of the files that a cell reports in `file`, and whether one was left out for want of room."""
+    """Return the contents of the files that a cell reports in `file`, and whether one was left out for lack of room."""
     contents: dict[str, bytes] = {}
     offset = 0
     for index, size in report.files:

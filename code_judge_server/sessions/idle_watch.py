@@ -16,7 +16,7 @@ _CPU_TIME_S = 0.5
 
 
 class IdleWatch:
-    """Samples a session between its cells, to end what a cell has hidden from the session's own processes.
+    """Samples a session between its cells, to end processes that a cell has hidden from the session's own.
 
     Args:
         slot: The slot of the session.

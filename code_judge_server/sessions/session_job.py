@@ -190,7 +190,7 @@ class SessionJob:
         self._release_slot()
 
     def _ended(self, reason: str) -> None:
-        """Note the reason of its end, unless the server closed it; what follows would hide the reason."""
+        """Append a reason of its end, unless the server closed it; later reasons may explain more."""
         if self.alive or self.ended_by:
             self.ended_by = "; ".join(filter(None, (self.ended_by, reason)))
 

@@ -100,7 +100,7 @@ def launchers() -> list[int]:
 
 
 def slots() -> list[int]:
-    """Return the slots: what the zygotes below the launchers have started."""
+    """Return the slots: the children of the zygotes below the launchers."""
     return [pid for launcher in launchers() for pid in below(launcher, 3)]
 
 

@@ -127,7 +127,7 @@ class Jail:
         return self._slots[number, preload]
 
     def forget_slots(self) -> None:
-        """Have the next call start slots anew."""
+        """Let the next call start new slots."""
         for slot in self._slots.values():
             slot.end.close()
         self._slots.clear()

@@ -8,7 +8,7 @@ from judge_process import JudgeProcess
 
 
 class Links(HTMLParser):
-    """Collects what a page would load or link to, and the names within it."""
+    """Collects the files and links of a page, and its anchors."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

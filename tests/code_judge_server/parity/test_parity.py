@@ -52,7 +52,7 @@ DIFFERENT_IN_TIER_C = {
     "processes_shared_memory.py",
     "processes_spawn.py",
 }
-"""Programs that use semaphores or shared memory: there only warm interpreters have them, by a finder in `sys.meta_path`."""
+"""Programs that behave differently there: only warm interpreters have semaphores and shared memory, by a meta path finder."""
 
 
 @pytest.fixture(scope="module")
