@@ -16,7 +16,7 @@ from code_judge_server.api.http_protocol import BoundedHttpProtocol
 from code_judge_server.api.open_connections import OpenConnections
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.settings import Settings
-from code_judge_server.thread_priority import prefer_this_thread
+from code_judge_server.thread_priority import raise_thread_priority
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class JudgeServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and call `on_ready`."""
         self._loop = asyncio.get_running_loop()
-        prefer_this_thread()  # programs want every core, and all slots wait for this thread
+        raise_thread_priority()  # programs want every core, and all slots wait for this thread
         await super().startup(sockets)
         if self.started:
             gc.collect()

@@ -14,7 +14,7 @@ _NICE = -10
 """Nine times the CPU share of a program."""
 
 
-def prefer_this_thread() -> None:
+def raise_thread_priority() -> None:
     """Let the calling thread run soon after it wakes up; its forks are not favoured.
 
     Since Linux 6.12 a thread with short time slices (no privilege needed, no larger share) has an earlier deadline than threads
@@ -30,7 +30,7 @@ def prefer_this_thread() -> None:
         _set(nice=nice)
 
 
-def ask_for_short_slices() -> None:
+def request_short_slices() -> None:
     """Let the calling thread run soon after it wakes up, with no larger share; its forks are not favoured."""
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         _set(nice=os.getpriority(os.PRIO_PROCESS, 0))

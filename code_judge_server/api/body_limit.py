@@ -80,7 +80,7 @@ class LimitBody:
             await self._memory.wait_until_fits(body.client, expected)
             body.hold(expected)
 
-        if not self._memory.is_awaited and self._memory.fits(body.client, expected):
+        if not self._memory.has_waiters and self._memory.fits(body.client, expected):
             body.hold(expected)
             return receive
         early = _EarlyMessages(receive)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import RejectedError, rejection, wrong_fields_error
 from code_judge_server.api.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
-from code_judge_server.api.sent_replies import HeldReply, begin_to_hold
+from code_judge_server.api.sent_replies import HeldReply, hold_until_sent
 from code_judge_server.api.validation_by_items import validated_by_items
 from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
@@ -161,7 +161,7 @@ class StrictJsonRoute(APIRoute):
         async def handle_strictly(request: Request) -> Response:
             _refuse_other_than_json(request)
             started_at = time.perf_counter()
-            held = begin_to_hold(request)
+            held = hold_until_sent(request)
             try:
                 response = await handle(_TypedRequest(request.scope, request.receive, model=model))
             except BaseException:
@@ -229,7 +229,7 @@ async def _validated(model: type[BaseModel], content: bytes) -> BaseModel:
         raise wrong_fields_error(error) from error
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work`, cancelling it when the client closes its connection.
 
     Raises:

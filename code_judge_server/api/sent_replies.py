@@ -28,7 +28,7 @@ def until_sent(request: Request) -> ExitStack:
     return request.scope[_HELD]
 
 
-def begin_to_hold(request: Request) -> ExitStack:
+def hold_until_sent(request: Request) -> ExitStack:
     """Create the stack that `until_sent` returns for a request; the caller closes it."""
     held = request.scope[_HELD] = ExitStack()
     return held

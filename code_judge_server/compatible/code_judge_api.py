@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
-from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
 from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.compatible.code_judge_schemas import (
     CodeJudgeBatch,
@@ -59,7 +59,7 @@ class _CodeJudge:
             max_queue_time_s=None if patient else self._settings.max_queue_time_s,
             room=until_sent(request),
         )
-        verdicts = dict(zip(judged, await unless_disconnected(request, work), strict=True))
+        verdicts = dict(zip(judged, await cancel_on_disconnect(request, work), strict=True))
         return [_as_result(item, verdicts.get(index)) for index, item in enumerate(submissions)]
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
-from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
 from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.compatible import notebook_driver
 from code_judge_server.compatible.sandbox_fusion_results import (
@@ -164,7 +164,7 @@ class _SandboxFusion:
             max_queue_time_s=max_queue_time_s,
             room=until_sent(request),
         )
-        (verdict,) = await unless_disconnected(request, work)
+        (verdict,) = await cancel_on_disconnect(request, work)
         if verdict.status is VerdictStatus.QUEUE_TIMEOUT:
             raise RejectedError(f"queue: no slot within {max_queue_time_s:g} s (max_queue_time_s)", status_code=504)
         return verdict

@@ -56,7 +56,7 @@ struct attributes {  // struct sched_attr of sched_setattr(2), in its first vers
 
 // Lets this process and its inits run soon after they wake up: they do little at a time, and a job or its end waits for them.
 // Since Linux 6.12 short slices give earlier deadlines, and no larger share; on older kernels they change nothing.
-static void ask_for_short_slices(void) {
+static void request_short_slices(void) {
     if (sched_getscheduler(0) != SCHED_OTHER) return;
     struct attributes attributes = {.size = sizeof attributes, .policy = SCHED_OTHER, .runtime = SLICE_NS};
     attributes.nice = getpriority(PRIO_PROCESS, 0);
@@ -155,7 +155,7 @@ int main(int argc, char **argv) {
     shown = argv + 2;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
-    ask_for_short_slices();
+    request_short_slices();
     while ((bytes = recv(slot, &message, sizeof message, 0)) >= (ssize_t)sizeof message.job) {
         int pidfd = -1;
         unsigned long flags = message.job.namespaces | CLONE_PARENT | CLONE_PIDFD | SIGCHLD;

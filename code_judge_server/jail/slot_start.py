@@ -13,7 +13,7 @@ from code_judge_server.jail.machine import Machine
 from code_judge_server.jail.slot import Slot
 from code_judge_server.jail.slot_cgroup import SlotCgroup
 from code_judge_server.jail.user_namespace import USER_INSIDE, become_slot_user, enter_user_namespace
-from code_judge_server.thread_priority import ask_for_short_slices
+from code_judge_server.thread_priority import request_short_slices
 
 _OOM_SCORE_ADJ = "-900"
 
@@ -74,7 +74,7 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     syscalls.drop_bounding_set()  # after the helper, which gets its capabilities from it
     ruleset = landlock.scopes()
     confinement = Confinement(uid=uid, ruleset=lambda: ruleset, limits_memory=cgroup is None, tasks_besides=lambda: 0)
-    ask_for_short_slices()  # the slot's work for a job is short, and the next job waits for it
+    request_short_slices()  # the slot's work for a job is short, and the next job waits for it
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
     enclosure = NamespaceEnclosure(helper)

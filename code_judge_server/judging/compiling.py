@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from code_judge_server.ending import Ending
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
-from code_judge_server.judging.preload_choice import choose_preload, hides_a_module
+from code_judge_server.judging.preload_choice import choose_preload, shadows_modules
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules, command_for
 from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
@@ -99,7 +99,7 @@ class Compiler:
         if rules.compile is None or rules.artifact is None:
             modules = [code.encode(), *(content for path, content in files.items() if path.endswith(".py"))]
             preload = None
-            if rules.preload and not hides_a_module(files):
+            if rules.preload and not shadows_modules(files):
                 preload = choose_preload(_beginnings(modules), self._executor.preloads)
             return Program(argv=rules.run, files={**files, **source}, preload=preload)
         limits = self._limits_within(time_limit_s)

@@ -42,7 +42,7 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
     return min(available, key=rank, default=None)
 
 
-def hides_a_module(paths: Iterable[str]) -> bool:
+def shadows_modules(paths: Iterable[str]) -> bool:
     """Return whether files of a program hide modules that a warm interpreter may have imported already.
 
     Args:

@@ -68,7 +68,7 @@ class SubmissionQueue:
     @property
     def is_idle(self) -> bool:
         """True if nothing waits or is being judged."""
-        return not self._in_flight and not self._scheduler.room.is_awaited and not self.num_running
+        return not self._in_flight and not self._scheduler.room.has_waiters and not self.num_running
 
     def estimated_wait_s(self, client: str) -> float:
         """Return the expected wait for a slot of a new submission by a client."""

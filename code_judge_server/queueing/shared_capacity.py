@@ -38,7 +38,7 @@ class SharedCapacity:
         self._newcomers: dict[_Newcomer, None] = {}
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """True if a request waits for room."""
         return bool(self._newcomers)
 

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
-from code_judge_server.api.http_guards import StrictJsonRoute, unless_disconnected
+from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
 from code_judge_server.api.sent_replies import until_sent
 from code_judge_server.schemas import Rejection
 from code_judge_server.sessions.manager import (
@@ -57,7 +57,7 @@ def session_router(sessions: SessionManager) -> APIRouter:
     @router.post("")
     async def open_session(body: SessionRequest, request: Request) -> SessionState:
         """Open a session."""
-        state = await unless_disconnected(request, sessions.open(body, client=client_of(request.scope)))
+        state = await cancel_on_disconnect(request, sessions.open(body, client=client_of(request.scope)))
         if await request.is_disconnected():
             sessions.close(state.session_id)
             raise RejectedError("connection: closed by the client", status_code=499)
@@ -72,7 +72,7 @@ def session_router(sessions: SessionManager) -> APIRouter:
     async def run_cell(session_id: str, body: CellRequest, request: Request) -> CellResult:
         """Run a cell after the ones before it."""
         work = sessions.run(session_id, body, client=client_of(request.scope), room=until_sent(request))
-        return await unless_disconnected(request, work)
+        return await cancel_on_disconnect(request, work)
 
     @router.post("/{session_id}/rollback")
     async def rollback(session_id: str, body: RollbackRequest) -> SessionState:

@@ -5,7 +5,7 @@ import base64
 import pytest
 from judge_in_process import JudgeInProcess
 
-from code_judge_server.judging.preload_choice import hides_a_module
+from code_judge_server.judging.preload_choice import shadows_modules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -20,9 +20,9 @@ async def test_the_file_is_imported(fresh_judge: JudgeInProcess, path: str) -> N
 
 @pytest.mark.parametrize("path", ["numpy/core.py", "_bisect.so", "json.py", "data/json.txt", "sympy/x/y.txt"])
 async def test_files_that_may_hide_modules_are_seen(path: str) -> None:
-    assert hides_a_module([path]) is (not path.startswith("data"))
+    assert shadows_modules([path]) is (not path.startswith("data"))
 
 
 @pytest.mark.parametrize("path", ["mine.py", "json", "json.txt", "my-module.py", "input.txt", "no_such_package/a.py"])
 async def test_other_files_cost_no_warm_interpreter(path: str) -> None:
-    assert not hides_a_module([path])
+    assert not shadows_modules([path])

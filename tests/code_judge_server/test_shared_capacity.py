@@ -54,7 +54,7 @@ async def test_waiting_clients_enter_as_room_becomes_free() -> None:
         assert entered == []
         room.give_back("a", 3)  # in one piece, for both who are left
     assert entered == ["c", "d"]
-    assert not room.is_awaited
+    assert not room.has_waiters
 
 
 async def test_waiting_clients_can_be_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, os, struct, sys
-from code_judge_server.thread_priority import prefer_this_thread
+from code_judge_server.thread_priority import raise_thread_priority
 
 def nice_and_slice_ns():
     attributes = ctypes.create_string_buffer(48)
@@ -24,7 +24,7 @@ if sys.argv[1] == "as user":
 elif sys.argv[1] == "made nice":
     os.setpriority(os.PRIO_PROCESS, 0, 19)
 print(*nice_and_slice_ns(), flush=True)
-prefer_this_thread()
+raise_thread_priority()
 if os.fork() == 0:
     print(*nice_and_slice_ns(), flush=True)
     os._exit(0)

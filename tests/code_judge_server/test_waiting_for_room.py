@@ -51,7 +51,7 @@ async def test_small_requests_do_not_overtake_a_large_one_that_waits() -> None:
     assert waiting.entered == ["large", "small"]
     await waiting.give_back("large", 90)
     assert waiting.entered == ["large", "small", "late 0", "late 1", "late 2", "late 3"]
-    assert not room.is_awaited
+    assert not room.has_waiters
 
 
 async def test_a_request_blocked_by_its_own_client_is_overtaken_only_by_other_clients() -> None:
@@ -143,7 +143,7 @@ async def test_a_body_that_finds_no_room_in_time_is_a_408() -> None:
     assert client.replies[0]["status"] == 408
     assert (b"connection", b"close") in client.replies[0]["headers"]
     assert b"no room within 0.05 s: 100 of 100 bytes for requests (request_memory_mb)" in client.replies[1]["body"]
-    assert not memory.is_awaited
+    assert not memory.has_waiters
     assert memory.used == 100
 
 
@@ -157,11 +157,11 @@ async def test_a_body_of_a_disconnected_client_stops_waiting(sent: list[tuple[in
     for size, more in sent:
         client.send(size, more=more)
     await asyncio.sleep(0.01)
-    assert memory.is_awaited
+    assert memory.has_waiters
     client.go_away()
     async with asyncio.timeout(60):
         await task
-    assert not memory.is_awaited
+    assert not memory.has_waiters
     assert (client.replies, application.bodies, memory.used) == ([], [], 100)
 
 
