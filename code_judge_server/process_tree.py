@@ -205,7 +205,7 @@ def kernel_memory_bytes(pids: list[int], *, enough: int, region_bytes: int) -> i
         pids: Processes to count.
         enough: Bytes; a larger count stops.
         region_bytes: Charge for each region of shared anonymous memory, which keeps pages that are no longer mapped and whose
-            number cannot be read. A process that made itself unreadable is charged for the most mappings, each such a region.
+            number cannot be read. A process that made itself unreadable is charged `unreadable_bytes`.
     """
     total = 0
     regions: set[bytes] = set()
@@ -216,6 +216,11 @@ def kernel_memory_bytes(pids: list[int], *, enough: int, region_bytes: int) -> i
     return total + len(regions) * region_bytes
 
 
+def unreadable_bytes(region_bytes: int) -> int:
+    """Return the charge for a process that made itself unreadable: the most mappings, each a region of shared memory."""
+    return _MOST_MAPPINGS * (_BYTES_PER_MAPPING + region_bytes)
+
+
 def _kernel_bytes(folder: str, regions: set[bytes], region_bytes: int) -> int:
     """Return the kernel memory of one process, and add its regions of shared anonymous memory to `regions`."""
     with open(f"{folder}/status") as status:
@@ -224,7 +229,7 @@ def _kernel_bytes(folder: str, regions: set[bytes], region_bytes: int) -> int:
         with open(f"{folder}/maps", "rb", buffering=0) as file:
             maps = b"".join(iter(lambda: file.read(_PART_BYTES), b""))
     except PermissionError:
-        return page_tables + _MOST_MAPPINGS * (_BYTES_PER_MAPPING + region_bytes)
+        return page_tables + unreadable_bytes(region_bytes)
     if _SHARED_ANONYMOUS in maps:
         regions.update(line.split()[4] for line in maps.splitlines() if line.endswith(_SHARED_ANONYMOUS))
     return page_tables + maps.count(b"\n") * _BYTES_PER_MAPPING

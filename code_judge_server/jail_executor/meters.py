@@ -27,8 +27,15 @@ class Usage:
     cpu_time_s: float
     """CPU time of the job and everything below it, since it started."""
     memory_bytes: int = 0
+    assumed_bytes: int = 0
+    """Part of `memory_bytes` that was not measured: the charge for processes that made themselves unreadable."""
     num_tasks: int = 0
     """Processes and threads."""
+
+    @property
+    def measured_bytes(self) -> int:
+        """Memory without what was assumed; the one to report."""
+        return self.memory_bytes - self.assumed_bytes
 
 
 class Meter(Protocol):
@@ -120,13 +127,16 @@ class TreeMeter:
         usage = process_tree.usage(pids)
         unwaited = self._unwaited.update(usage.ticks, reaped=reaped)
         socket_bytes = max(0, self._num_sockets() - self._sockets_of_slot) * BUFFER_BYTES_PER_SOCKET
-        kernel_bytes = socket_bytes + self._mappings.latest(pids[self._num_trusted :], enough=memory_bytes)
+        mappings_bytes = self._mappings.latest(pids[self._num_trusted :], enough=memory_bytes)
+        is_assumed = mappings_bytes >= process_tree.unreadable_bytes(SHARED_REGION_MAX_BYTES)
+        kernel_bytes = socket_bytes + mappings_bytes
         used_bytes = usage.memory_bytes
         if used_bytes + kernel_bytes > memory_bytes and len(pids) > 1:
             used_bytes = self._shares.latest(pids, enough=memory_bytes)
         return Usage(
             cpu_time_s=(reaped + unwaited) / _TICKS_PER_S + usage.cpu_time_s,
             memory_bytes=used_bytes + kernel_bytes,
+            assumed_bytes=mappings_bytes if is_assumed else 0,
             num_tasks=max(0, usage.num_tasks - _SLOT_TASKS),
         )
 

@@ -236,7 +236,7 @@ class RunningJob:
         is_idle = cpu_share < ASLEEP_BELOW_CPU_SHARE and not self._wants_core()
         self._num_idle_samples = self._num_idle_samples + 1 if is_idle else 0
         self._sampled_at, self._sampled_cpu_time_s = now, usage.cpu_time_s
-        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.measured_bytes)
         if usage.memory_bytes > limits.memory_bytes:
             self.kill(Ending.MEMORY)
         elif usage.num_tasks > limits.max_tasks:

@@ -152,7 +152,7 @@ class RunningCell:
             stderr_cut=stderr.cut,
             cpu_time_s=cpu_time_s,
             wall_time_s=wall_time_s,
-            peak_memory_bytes=max(self._peak_memory_bytes, usage.memory_bytes, self._slot.peak.bytes()),
+            peak_memory_bytes=max(self._peak_memory_bytes, usage.measured_bytes, self._slot.peak.bytes()),
             files=files,
             files_cut=files_cut,
         )
@@ -184,7 +184,7 @@ class RunningCell:
         except OSError:
             return  # its session has just been closed
         self._timer = self._loop.call_later(SAMPLE_INTERVAL_S, self._look)
-        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
+        self._peak_memory_bytes = max(self._peak_memory_bytes, usage.measured_bytes)
         if usage.memory_bytes > limits.memory_bytes or oom_kills > self._oom_kills_before:
             self.kill(Ending.MEMORY)
         elif usage.num_tasks > limits.max_tasks:

@@ -73,6 +73,7 @@ def test_a_region_is_charged_in_full_while_any_of_it_is_mapped(
 ) -> None:
     verdict = judge_of_each_tier.judge(code=HIDE.format(unreadable=unreadable), limits=LIMITS)
     assert verdict["status"] == "memory_limit_exceeded", verdict
+    assert verdict["peak_memory_bytes"] < 256 * MIB, "a charge for what cannot be read is not reported"
 
 
 def test_memory_that_nothing_would_count_is_refused(judge_of_each_tier: JudgeProcess) -> None:
