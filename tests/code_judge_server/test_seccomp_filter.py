@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from code_judge_server.jail import seccomp_filter
+from code_judge_server.jail import proc_files, process_sharing, seccomp_filter
 
 PUT_ON = """
 import asyncio, json, os, resource, select, selectors, shutil, subprocess, sys
@@ -128,3 +128,12 @@ def test_without_namespaces_a_job_changes_no_rights_times_or_owners_of_files(tmp
     assert status.st_mtime > 0
     assert run_held(CHANGE_FILES, tmp_path, namespaces=True, own_users=False)["owner"] is None
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0
+
+
+def test_a_region_of_semaphores_may_be_as_large_as_the_filter_lets_it_be() -> None:
+    assert process_sharing._REGION_BYTES == seccomp_filter.SHARED_REGION_MAX_BYTES
+
+
+def test_the_helper_has_room_for_as_much_meminfo_as_the_slot_sends() -> None:
+    source = Path(seccomp_filter.__file__).with_name("namespace_init.c").read_text()
+    assert f"#define MEMINFO_MAX_BYTES {proc_files.MEMINFO_MAX_BYTES} " in source
