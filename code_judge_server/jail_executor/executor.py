@@ -30,7 +30,8 @@ _ATTEMPTS = 2
 _PAUSE_BEFORE_LAST_ATTEMPT_S = 0.1
 """Pause, because the cause of one slot's death, such as the end of its zygote, may be about to kill the next."""
 _TRUSTED_IN_PRIVATE_SLOT = 3
-"""Processes the server cannot read: the helper of the slot, the init of its job, and the supervisor of a session."""
+"""First processes below the slot of a session, whose mappings are not counted: the helper of the slot, the init of its job, and
+the supervisor, which the judge of an ordinary user cannot read."""
 _REPAIRS = 3
 """Repairs per request; the first may still see a dead process as alive."""
 _FIRST_PAUSE_OF_REPAIRS_S = 0.05

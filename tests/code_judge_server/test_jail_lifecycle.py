@@ -18,6 +18,7 @@ from jail_driver import Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 from judge_process import wait_until
 
+from code_judge_server import process_tree
 from code_judge_server.jail import protocol
 from code_judge_server.jail.canaries import find_tier
 from code_judge_server.jail.launcher import Launcher, _Zygote
@@ -252,6 +253,20 @@ def test_a_small_job_of_a_large_zygote_does_not_pay_for_its_size():
     with jail(NAMESPACE_TIERS[0], preloads={"sci": ("numpy", "sympy")}) as running:
         ran = [running.run_python("import sympy; print(1)", preload="sci").ended["cpu_time_s"] for _ in range(10)]
     assert min(ran) < 0.015  # 0.003 when idle; 0.03 if the interpreter frees all that it holds at the end
+
+
+@pytest.mark.parametrize("compiled_init", [True, False])
+def test_helper_init_and_first_process_of_a_job_are_listed_in_this_order(compiled_init: bool):
+    with jail(NAMESPACE_TIERS[0], compiled_init=compiled_init) as running:
+        slot = running.slot()
+        (helper,) = process_tree.descendants(slot.pid, at_most=10)
+        job = threading.Thread(target=slot.run, args=(["/bin/sh", "-c", "read line; sleep 0.3 & wait"],))
+        job.start()
+        wait_until(lambda: len(process_tree.descendants(slot.pid, at_most=10)) == 4)
+        listed = process_tree.descendants(slot.pid, at_most=10)
+        inside = [Path(f"/proc/{pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split() for pid in listed]
+        job.join()
+    assert (listed[0], [pids[-1] for pids in inside[1:3]]) == (helper, ["1", "2"])
 
 
 def test_a_preload_set_that_cannot_be_loaded_is_named():
