@@ -16,8 +16,8 @@ from code_judge_server.api.openapi_page import add_docs_page, document_refusals
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.judging.judge import Judge, create_judge
-from code_judge_server.judging.language_probe import unusable_languages
-from code_judge_server.languages import LanguageRules, offered_languages
+from code_judge_server.judging.language_probe import first_usable, unusable_languages
+from code_judge_server.languages import LanguageRules, offered_languages, replacements
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.queueing.shared_capacity import SharedCapacity
@@ -107,6 +107,10 @@ def _health(
 async def _drop_unusable_languages(executor: Executor, languages: dict[str, LanguageRules], settings: Settings) -> None:
     limits = settings.limit_policy.effective(settings.default_limits)
     for name, reason in (await unusable_languages(executor, languages, limits=limits)).items():
+        replacement = await first_usable(executor, replacements(name, languages[name]), limits=limits)
+        if replacement is not None:
+            languages[name] = replacement
+            continue
         level = logging.WARNING if name in settings.languages else logging.INFO  # nobody asked for a built-in language
         logger.log(level, "language `%s`: not offered: %s", name, reason)
         del languages[name]

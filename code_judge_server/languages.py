@@ -260,7 +260,7 @@ _OTHER_PROGRAMS = {
         for command in (("ts-node", "-T"), ("node", "--experimental-strip-types"))
     ],
 }
-"""Replacements for a built-in row whose programs are missing; the first whose programs exist is used."""
+"""Replacements for a built-in row whose programs are missing or do not work; the first that works is used."""
 
 
 def offered_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, LanguageRules]:
@@ -281,9 +281,18 @@ def located_languages(from_settings: Mapping[str, LanguageRules]) -> dict[str, L
     rows = BUILT_IN | dict(from_settings)
     located = {name: _located(rules) for name, rules in rows.items()}
     for name in _OTHER_PROGRAMS.keys() - from_settings.keys():
-        candidates = (located[name], *map(_located, _OTHER_PROGRAMS[name]))
-        located[name] = next(filter(None, candidates), None)
+        located[name] = next(iter(_candidates(name)), None)
     return {name: rules for name, rules in located.items() if rules is not None}
+
+
+def replacements(name: str, rules: LanguageRules) -> list[LanguageRules]:
+    """Return the rows whose programs are on this machine and that may replace `rules`, the row of language `name`."""
+    candidates = _candidates(name) if name in _OTHER_PROGRAMS else []
+    return candidates[candidates.index(rules) + 1 :] if rules in candidates else []
+
+
+def _candidates(name: str) -> list[LanguageRules]:
+    return [rules for rules in map(_located, (BUILT_IN[name], *_OTHER_PROGRAMS[name])) if rules is not None]
 
 
 def _located(rules: LanguageRules) -> LanguageRules | None:

@@ -1,7 +1,7 @@
 """Checks that languages work inside the jail: a program on the machine may be invisible there, or not run."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import end_of
@@ -32,6 +32,16 @@ async def unusable_languages(
     probed = [name for name, rules in languages.items() if name not in reasons and rules.probe is not None]
     failures = await asyncio.gather(*(_probe_failure(executor, languages[name], limits=limits) for name in probed))
     return reasons | {name: failure for name, failure in zip(probed, failures, strict=True) if failure is not None}
+
+
+async def first_usable(
+    executor: Executor, candidates: Sequence[LanguageRules], *, limits: JobLimits
+) -> LanguageRules | None:
+    """Return the first of several rows of a language that `unusable_languages` would not return."""
+    for rules in candidates:
+        if not await unusable_languages(executor, {"candidate": rules}, limits=limits):
+            return rules
+    return None
 
 
 async def _unseen_programs(

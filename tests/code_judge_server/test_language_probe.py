@@ -62,6 +62,21 @@ async def test_a_language_whose_probe_fails_in_the_jail_is_not_offered(tmp_path:
     assert "ended with exit code 3: no epoll" in reasons["broken"]
 
 
+def test_a_replacement_is_offered_for_a_built_in_language_that_does_not_work(
+    tmp_path: Path, folder_of_shell: Path
+) -> None:
+    """`tsx` is installed, and its probe by `node` fails, as in tier C, where nothing can listen; `ts-node` works."""
+    for program, exit_code in {"tsx": 0, "ts-node": 0, "node": 1}.items():
+        (folder_of_shell / program).write_text(f"#!/bin/sh\nexit {exit_code}\n")
+        (folder_of_shell / program).chmod(0o755)
+    path = f"{folder_of_shell}:{os.environ['PATH']}"
+    with running_judge(tmp_path, *WITHOUT_MODULES, isolation="D", environment={"PATH": path}) as judge:
+        languages = judge.http.get("/v1/health").json()["languages"]
+        verdict = judge.judge(language="typescript", code="")
+    assert ("typescript" in languages, "javascript" in languages) == (True, False)
+    assert verdict["status"] == "accepted", verdict
+
+
 def test_the_server_does_not_offer_it_and_says_why(tmp_path: Path, folder_of_shell: Path) -> None:
     row = {"mine": {"source": "a.sh", "run": [str(folder_of_shell / "my-shell"), "a.sh"]}}
     log = tmp_path / "log"
