@@ -16,14 +16,14 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from code_judge_server import __version__
+from code_judge_server.api.start_page import start_page
 from code_judge_server.app import create_app
 from code_judge_server.logs import configure_logging
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import IsolationTier
 from code_judge_server.serving import JudgeServer, TooFewDescriptorsError, most_connections
 from code_judge_server.settings import Settings, unknown_variables
 from code_judge_server.settings_table import settings_table
-from code_judge_server.start_page import start_page
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor
 
 logger = logging.getLogger("code_judge_server")

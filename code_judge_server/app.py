@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from code_judge_server import __version__
-from code_judge_server.api.body_limit import LimitBody
 from code_judge_server.api.http_errors import install_error_handlers
 from code_judge_server.api.http_guards import CountRequests, RequireLocalHost, RequireToken
+from code_judge_server.api.limits.body_limit import LimitBody
 from code_judge_server.api.live_output import live_router
 from code_judge_server.api.native_api import state_router, submission_router
 from code_judge_server.api.openapi_page import add_docs_page, document_refusals
@@ -21,7 +21,7 @@ from code_judge_server.languages import LanguageRules, offered_languages, replac
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.queueing.shared_capacity import SharedCapacity
-from code_judge_server.sandbox import Executor, ExecutorError
+from code_judge_server.sandbox.executor import Executor, ExecutorError
 from code_judge_server.schemas import Health, Submission, VerdictStatus
 from code_judge_server.sessions.api import install_session_errors, session_router
 from code_judge_server.sessions.manager import SessionManager

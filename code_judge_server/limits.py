@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.executor import JobLimits
 from code_judge_server.schemas import Limits
 
 _PAGE_BYTES = 4096

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from code_judge_server import __version__
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Health, Verdict, VerdictStatus
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)

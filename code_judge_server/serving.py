@@ -12,11 +12,11 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from code_judge_server.api.http_protocol import BoundedHttpProtocol
-from code_judge_server.api.open_connections import OpenConnections
+from code_judge_server.api.limits.http_protocol import BoundedHttpProtocol
+from code_judge_server.api.limits.open_connections import OpenConnections
 from code_judge_server.queueing.queue import SubmissionQueue
+from code_judge_server.sandbox.thread_priority import raise_thread_priority
 from code_judge_server.settings import Settings
-from code_judge_server.thread_priority import raise_thread_priority
 
 logger = logging.getLogger(__name__)
 

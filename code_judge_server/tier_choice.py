@@ -1,13 +1,13 @@
 """The executor of the best isolation that this machine gives, or a refusal."""
 
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.cgroups import NoCgroupsError
-from code_judge_server.jail.plan import HiddenPathError, make_plan
-from code_judge_server.jail.seccomp_filter import SeccompError
+from code_judge_server.jail.kernel.cgroups import NoCgroupsError
+from code_judge_server.jail.kernel.seccomp_filter import SeccompError
+from code_judge_server.jail.launch.plan import HiddenPathError, make_plan
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.languages import located_languages, paths_to_show
 from code_judge_server.process_executor.executor import ProcessExecutor
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.settings import Settings
 

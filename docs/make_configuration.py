@@ -16,13 +16,13 @@ PAGE = ROOT / "docs" / "configuration.md"
 MARKER = "<!-- Below this line: written by docs/make_configuration.py -->\n"
 
 _SCHEMAS = (
-    "agentrl/config/schema.py",
-    "agentrl/config/algorithm_schema.py",
-    "agentrl/config/checkpoint_schema.py",
-    "agentrl/config/cluster_schema.py",
-    "agentrl/config/reward_schema.py",
-    "agentrl/config/update_schema.py",
-    "agentrl/config/sft_schema.py",
+    "agentrl/config/schema/run.py",
+    "agentrl/config/schema/algorithm.py",
+    "agentrl/config/schema/checkpoint.py",
+    "agentrl/config/schema/cluster.py",
+    "agentrl/config/schema/reward.py",
+    "agentrl/config/schema/update.py",
+    "agentrl/config/schema/sft.py",
 )
 _PLAIN_CONFIGS = (
     "agentrl/judge/connection.py",

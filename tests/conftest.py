@@ -82,7 +82,7 @@ def restored_logging() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One Ray for all tests that need one; gives the folder whose Python files its workers can import."""
-    from agentrl.cluster.runtime import guarded_run, ray_runtime
+    from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
 
     user_folder = tmp_path_factory.mktemp("user_folder")
     (user_folder / "user_code.py").write_text("def answer():\n    return 42\n")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.types import Termination, TrajectorySummary
 
 SELECTION = SelectionSection()

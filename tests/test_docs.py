@@ -10,8 +10,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RewardSection, RunConfig
-from agentrl.config.sft_schema import SftConfig
+from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.sft import SftConfig
 from agentrl.rewards.loader import build_reward, import_rewards
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_file

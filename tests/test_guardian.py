@@ -16,7 +16,7 @@ from agentrl.guardian import Guardian
 RUN = """
 import contextlib, os, signal, subprocess, sys, time
 import psutil
-from agentrl.cluster.runtime import guarded_run
+from agentrl.cluster.ray.runtime import guarded_run
 with guarded_run() as temp_dir:
     code = "import time; print('up', flush=True); time.sleep(100)"
     child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)

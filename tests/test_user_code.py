@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.agent_loop.reward_thread import isolated_reward
-from agentrl.agent_loop.scoring import score
+from agentrl.agent_loop.scoring import isolated_reward, score
 from agentrl.config.class_path import import_by_path
-from agentrl.config.schema import RewardSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward, prompt_check
 from agentrl.rewards.score import read_score

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -52,7 +52,7 @@ class Calculator:
 
 IMPORTED_BY_A_RUN = """
 import agentrl.agent_loop.worker
-import agentrl.engine.transformers_engine
+import agentrl.engine.embedded.engine
 import agentrl.runners.rstar2
 import agentrl.training.actor
 """

@@ -2,7 +2,7 @@
 
 import logging
 
-from agentrl.rewards.answer_stats import AnswerStats
+from agentrl.rewards.answers.stats import AnswerStats
 
 logger = logging.getLogger(__name__)
 

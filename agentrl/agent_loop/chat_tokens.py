@@ -16,9 +16,9 @@ from agentrl.agent_loop.chat_template import ChatTemplate
 from agentrl.agent_loop.template_probe import calls_equal, probe_call, probe_tools, render_probe
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.chat_template import read_chat_template
-from agentrl.config.schema import ModelSection
-from agentrl.engine.tokenizer import end_token_ids, load_tokenizer
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
+from agentrl.models.tokenizer import end_token_ids, load_tokenizer
 from agentrl.types import Message, Prompt
 
 if TYPE_CHECKING:

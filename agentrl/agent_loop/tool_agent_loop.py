@@ -14,7 +14,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.time_laps import TimeLaps
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
-from agentrl.config.schema import RolloutSection
+from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.engine.stop_strings import end_of_stop
 from agentrl.errors import EngineDeadError, EngineError, WorkerDiedError

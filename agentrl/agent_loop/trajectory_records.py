@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.observability.tool_report import tally_calls
+from agentrl.observability.reports.tools import tally_calls
 from agentrl.types import (
     Failure,
     Prompt,

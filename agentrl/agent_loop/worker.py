@@ -16,19 +16,18 @@ from typing import Protocol, runtime_checkable
 
 from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
-from agentrl.agent_loop.reward_thread import isolated_reward
-from agentrl.agent_loop.scoring import score, with_final_rewards
+from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
+from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.agent_loop.tries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection, ValidationSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import judge_waits
 from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
-from agentrl.rewards.answer_stats import AnswerStats
+from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.score import Score
@@ -59,7 +58,7 @@ class WorkerConfig:
     validation: ValidationSection = field(default_factory=ValidationSection)
     """Sampling of held-out prompts, if it differs from `rollout`."""
     tokenizer_class: str | None = None
-    """Tokenizer class found by an engine (`agentrl.engine.tokenizer`); with it, workers need not load torch."""
+    """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
 
     @property
     def start_timeout_s(self) -> float:

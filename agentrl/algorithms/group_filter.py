@@ -1,6 +1,6 @@
 """Selection of the groups and trajectories to train on: GRPO, and GRPO-RoC (arXiv:2508.20722, section 4).
 
-A trajectory is positive if it is solved (`agentrl.observability.outcome`). Runs on the driver, without torch.
+A trajectory is positive if it is solved (`agentrl.observability.reports.outcome`). Runs on the driver, without torch.
 """
 
 import random
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl.observability.outcome import is_solved, outcome
+from agentrl.observability.reports.outcome import is_solved, outcome
 from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 if TYPE_CHECKING:
-    from agentrl.config.algorithm_schema import SelectionSection
+    from agentrl.config.schema.algorithm import SelectionSection
 
 _WEIGHT_OFFSET = 0.1
 """Offset that keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""

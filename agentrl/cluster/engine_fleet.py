@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import overload
 
 from agentrl import clock
-from agentrl.cluster.engine_seat import Dispatcher, EngineState
-from agentrl.cluster.handles import WorkerHandle, all_of, started
+from agentrl.cluster.engine_state import Dispatcher, EngineState
+from agentrl.cluster.ray.handles import WorkerHandle, all_of, started
 from agentrl.errors import (
     AgentRLError,
     EngineDeadError,

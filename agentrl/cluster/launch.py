@@ -11,15 +11,16 @@ from typing import Any
 import ray
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.engine_handle import EngineHandle
-from agentrl.cluster.extra_workers import ExtraRoles
-from agentrl.cluster.handles import WorkerHandle, all_of, started
-from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.node_drain import leaving_draining_nodes
-from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import missing_resources
-from agentrl.cluster.role_groups import (
+from agentrl.cluster.placement.node_drain import leaving_draining_nodes
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.placement.resource_pool import missing_resources
+from agentrl.cluster.placement.threads import num_cores
+from agentrl.cluster.ray.handles import WorkerHandle, all_of, started
+from agentrl.cluster.ray.runtime import ray_runtime
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.spawn_roles import (
     SPARE_CALLS,
     Places,
     processes_of,
@@ -27,13 +28,12 @@ from agentrl.cluster.role_groups import (
     spawn_extra_roles,
     spawn_models,
 )
-from agentrl.cluster.runtime import ray_runtime
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.threads import num_cores
 from agentrl.cluster.weight_relay import WeightRelays
-from agentrl.cluster.weight_route import WeightSync
+from agentrl.cluster.weight_sync import WeightSync
+from agentrl.cluster.workers.engine_calls import EngineHandle
+from agentrl.cluster.workers.extra_roles import ExtraRoles
 from agentrl.config.layout import layout, pool_size, transport_problems
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.config.shared_gpus import engines_share_gpus, kv_memory_problems
 from agentrl.errors import ConfigError
 

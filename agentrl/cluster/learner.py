@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl.cluster.handles import all_of, fetched
-from agentrl.cluster.history import RunHistory
-from agentrl.cluster.worker_group import WorkerGroup
+from agentrl.cluster.ray.handles import all_of, fetched
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.layout import layout
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
-from agentrl.training.scores import score_metrics, with_scores
-from agentrl.training.sharding import plan_scoring, plan_update
+from agentrl.training.update.scores import score_metrics, with_scores
+from agentrl.training.update.update_plan import plan_scoring, plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import ray
 
-from agentrl.cluster.handles import WorkerHandle, all_of
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.watching import watching
-from agentrl.config.schema import JudgeSection
+from agentrl.cluster.ray.background import watching
+from agentrl.cluster.ray.handles import WorkerHandle, all_of
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import AgentRLError, WorkerDiedError
 from agentrl.judge.local import LocalJudge
 

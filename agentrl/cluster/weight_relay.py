@@ -7,12 +7,12 @@ engines work as on a single machine.
 import asyncio
 from dataclasses import dataclass, field
 
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.network import own_address
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.network import own_address
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.errors import WorkerDiedError
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.remote import Served, WeightReader, WeightServer
+from agentrl.weight_sync.transports.tcp_relay import Served, WeightReader, WeightServer
 
 
 class WeightRelay:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import ModelSection
+    from agentrl.config.schema.run import ModelSection
 
 _OWN_ARGUMENTS = frozenset(
     {

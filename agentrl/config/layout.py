@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from agentrl.config.cluster_schema import PoolSection
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.cluster import PoolSection
+from agentrl.config.schema.run import RunConfig
 
 COMPONENTS = ("actor", "rollout", "ref", "critic", "reward")
 """Components that form roles, joined by `_`."""

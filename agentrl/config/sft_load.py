@@ -8,9 +8,9 @@ from pathlib import Path
 from agentrl.config.chat_template import template_problems
 from agentrl.config.load import find_config_file, load_tree, resolve_files, resolve_path, with_absolute_paths
 from agentrl.config.places import check_folder, check_folder_or_url, check_names, is_url
-from agentrl.config.sft_schema import SftConfig
-from agentrl.config.validate_idle import changed
-from agentrl.config.validate_sizes import MOST_STEPS
+from agentrl.config.schema.sft import SftConfig
+from agentrl.config.validation.sizes import MOST_STEPS
+from agentrl.config.validation.unused_keys import changed
 from agentrl.errors import ConfigError
 
 

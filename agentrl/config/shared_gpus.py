@@ -1,6 +1,6 @@
 """GPUs that engines share with trained models, and the settings that such engines need."""
 
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 
 
 def engines_share_gpus(config: RunConfig, *, gpus_outside: float = 0.0) -> bool:

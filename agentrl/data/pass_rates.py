@@ -5,9 +5,9 @@ from typing import Self
 
 import orjson
 
-from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.data.prompts import id_without_epoch
-from agentrl.observability.outcome import is_solved
+from agentrl.observability.reports.outcome import is_solved
 from agentrl.types import TrajectorySummary
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy
 
-from agentrl.config.algorithm_schema import SelectionSection
-from agentrl.observability.failure_report import count_failures
-from agentrl.observability.outcome import is_solved, outcome
+from agentrl.config.schema.algorithm import SelectionSection
+from agentrl.observability.reports.failure import count_failures
+from agentrl.observability.reports.outcome import is_solved, outcome
 from agentrl.types import Termination, TrajectorySummary
 
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.reward_schema import AnswerFormat, RewardPartSection, RewardSection
-from agentrl.config.schema import JudgeSection
+from agentrl.config.schema.reward import AnswerFormat, RewardPartSection, RewardSection
+from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import AgentRLError, ConfigError, UnexplainedError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
 from agentrl.rewards.base import Reward

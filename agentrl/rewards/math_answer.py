@@ -7,12 +7,12 @@ from typing import Any
 from pydantic import Field
 
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.reward_schema import AnswerFormat
+from agentrl.config.schema.reward import AnswerFormat
 from agentrl.errors import ConfigError, DataError
-from agentrl.rewards.answer_comparison import equal_by_text
-from agentrl.rewards.answer_format import FoundAnswer, find_answer, last_boxed
-from agentrl.rewards.answer_stats import AnswerStats
-from agentrl.rewards.math_equivalence import EquivalencePool
+from agentrl.rewards.answers.comparison import equal_by_text
+from agentrl.rewards.answers.equivalence import EquivalencePool
+from agentrl.rewards.answers.format import FoundAnswer, find_answer, last_boxed
+from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.types import Deadline, Prompt, Turn
 
 MATH_ANSWER_REWARD = "agentrl.rewards.math_answer.MathAnswerReward"

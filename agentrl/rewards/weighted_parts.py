@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.errors import AgentRLError, UnexplainedError
 from agentrl.judge.stats import JudgeStats
-from agentrl.rewards.answer_stats import AnswerStats
+from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.score import SCORE_KEY, Score, read_score
 from agentrl.types import Deadline, Prompt, Turn

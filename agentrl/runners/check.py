@@ -11,21 +11,21 @@ from enum import StrEnum
 
 from rich.console import Console
 
+from agentrl.checkpoints.object_store import check_url, open_store
 from agentrl.config.load import LoadedConfig
-from agentrl.runners.check_report import CheckReport, CheckSubject
-from agentrl.runners.dtype_choice import choose_dtype
-from agentrl.runners.inputs import code_of_user, inputs_of
-from agentrl.runners.judges import ResolvedJudges
-from agentrl.runners.memory_check import check_memory
-from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.plugin_trial import try_tools_and_reward
-from agentrl.runners.policy_chat import check_chat
-from agentrl.runners.process_table import concurrency_table, process_table
-from agentrl.runners.prompt_sets import data_warnings, held_out_prompts, training_prompts
-from agentrl.runners.run import check_plugins, check_room, training_warnings
-from agentrl.runners.run_directory import RunDirectory
-from agentrl.runners.stages import stages_of
-from agentrl.runners.stores import check_url, open_store
+from agentrl.run.directory import RunDirectory
+from agentrl.run.fingerprints import code_of_user, inputs_of
+from agentrl.run.judges import ResolvedJudges
+from agentrl.run.plan import check_plugins, check_room, training_warnings
+from agentrl.run.preflight.memory import check_memory
+from agentrl.run.preflight.models.dtype import choose_dtype
+from agentrl.run.preflight.models.folders import check_models, check_weights
+from agentrl.run.preflight.plugins import try_tools_and_reward
+from agentrl.run.preflight.policy_chat import check_chat
+from agentrl.run.preflight.process_table import concurrency_table, process_table
+from agentrl.run.preflight.report import CheckReport, CheckSubject
+from agentrl.run.prompt_sets import data_warnings, held_out_prompts, training_prompts
+from agentrl.run.stages import stages_of
 
 
 class CheckLevel(StrEnum):

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
-from agentrl.cluster.lost_ray import wait_until_lost
+from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
+from agentrl.run.stop_request import SignalledError, StopRequest
 from agentrl.runners import exit_on_interrupt
-from agentrl.runners.stop_request import SignalledError, StopRequest
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import RolloutError
-from agentrl.observability.failure_report import describe_failures
+from agentrl.observability.reports.failure import describe_failures
+from agentrl.run.plan import EvaluationRun, evaluating, prepare_evaluation
+from agentrl.run.training_step import measured, roll_out_held_out
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.run import EvaluationRun, evaluating, prepare_evaluation
-from agentrl.runners.steps import measured, roll_out_held_out
-from agentrl.runners.trajectory_examples import describe_examples
+from agentrl.trajectories.examples import describe_examples
 from agentrl.types import TrajectorySummary
 
 logger = logging.getLogger("agentrl.runners.evaluate")  # also where it is `__main__`

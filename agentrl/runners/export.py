@@ -11,17 +11,17 @@ import signal
 import sys
 from pathlib import Path
 
+from agentrl.checkpoints.atomic_folder import place_of, written_whole
+from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError
-from agentrl.runners.checkpoint_store import CheckpointStore, RunState, by_accuracy
+from agentrl.run.directory import RunDirectory
+from agentrl.run.preflight.models.dtype import choose_dtype
+from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
-from agentrl.runners.dtype_choice import choose_dtype
-from agentrl.runners.export_target import place_of, written_whole
-from agentrl.runners.model_folders import check_model_path
-from agentrl.runners.run_directory import RunDirectory
-from agentrl.training.checkpoint_export import export_checkpoint
+from agentrl.training.export import export_checkpoint
 
 
 def export(config: RunConfig, *, step: int | None = None, best: bool = False, to: str | None = None) -> str:

@@ -10,16 +10,16 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from agentrl.agent_loop.rollout_stream import RolloutStream
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
+from agentrl.checkpoints.store import RunState
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
+from agentrl.run.plan import Run, prepare, running
+from agentrl.run.recovery import surviving_early_deaths, surviving_model_deaths
+from agentrl.run.stage_plans import plan_stage, stages_left
+from agentrl.run.training_step import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.checkpoint_store import RunState
 from agentrl.runners.command_line import end_process, make_parser, run_command
-from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
-from agentrl.runners.run import Run, prepare, running
-from agentrl.runners.stage_plans import plan_stage, stages_left
-from agentrl.runners.steps import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 from agentrl.user_code import reported_exits
 
 

@@ -11,12 +11,12 @@ import os
 import sys
 import time
 
+from agentrl.config.schema.sft import SftConfig
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.sft_schema import SftConfig
+from agentrl.run.sft.check import check
+from agentrl.run.sft.run import SftRun, prepare, running
+from agentrl.run.stop_request import StopRequest
 from agentrl.runners.command_line import make_parser, run_blocking
-from agentrl.runners.sft_check import check
-from agentrl.runners.sft_run import SftRun, prepare, running
-from agentrl.runners.stop_request import StopRequest
 
 
 def train(config: SftConfig, stop: StopRequest) -> None:

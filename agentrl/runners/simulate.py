@@ -16,22 +16,22 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl import clock
-from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.schema import RunConfig
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.validation.ranges import Purpose
 from agentrl.data.prompts import PromptDataset
-from agentrl.engine.simulated_engine import SimulatedEngine
+from agentrl.engine.simulated.engine import SimulatedEngine
 from agentrl.errors import ConfigError
-from agentrl.rewards.simulated_reward import SIMULATED_REWARD
+from agentrl.run.plan import check_plugins
+from agentrl.run.preflight.models.folders import check_model_path
+from agentrl.run.prompt_sets import overlong_warnings, training_prompts
 from agentrl.runners.command_line import make_parser, run_command
-from agentrl.runners.model_folders import check_model_path
-from agentrl.runners.prompt_sets import overlong_warnings, training_prompts
-from agentrl.runners.run import check_plugins
-from agentrl.runners.virtual_time import run_in_virtual_time
-from agentrl.tools.simulated_tool import SIMULATED_TOOL
+from agentrl.simulation.reward import SIMULATED_REWARD
+from agentrl.simulation.tool import SIMULATED_TOOL
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Group, TrajectorySummary
 
 

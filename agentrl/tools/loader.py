@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from agentrl.config.load import one_line
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.schema import CodeJudgeTools, RunConfig
+from agentrl.config.schema.run import CodeJudgeTools, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import check_address, fill_address, lacks_address
 from agentrl.tools.base import ToolConfig

@@ -87,7 +87,7 @@ class WorkerTool:
             process = self._known[episode.episode_id] = await self._process_of(episode, worker, deadline)
             text = await worker.agentrl_call(process, self._config.method, named)
         except (WorkerDiedError, NotBuiltError) as error:
-            # Not re-raised as it is: after an engine's death the retry gets another seed (`agentrl.agent_loop.tries`).
+            # Not re-raised as it is: after an engine's death the retry gets another seed (`agentrl.agent_loop.retries`).
             raise RolloutError(f"tool `{WORKER_TOOL}`: {error}") from error
         except CallFailedError as error:
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}")

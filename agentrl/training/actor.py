@@ -17,8 +17,16 @@ from torch import Tensor
 
 from agentrl.algorithms.kl_control import next_kl_coefficient
 from agentrl.errors import EngineError
-from agentrl.training.balance import Packing
-from agentrl.training.batch import (
+from agentrl.training.attention.merged import can_share_prefixes
+from agentrl.training.attention.packed import num_query_rows
+from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
+from agentrl.training.model.decoder import decoder_layers, export_model, shape_of
+from agentrl.training.model.flops import measured_peak_flops, synchronize
+from agentrl.training.model.router_balance import require_router_loss
+from agentrl.training.model.router_replay import replay_routing
+from agentrl.training.model.sharded_model import open_model, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import (
     MicroBatch,
     PackedTokens,
     empty_micro_batch,
@@ -26,31 +34,23 @@ from agentrl.training.batch import (
     pack_trajectories,
     plan_rows,
 )
-from agentrl.training.building import open_model, shard_model
-from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.credit import CreditAssignment
-from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import decoder_layers, export_model, shape_of
-from agentrl.training.model_flops import measured_peak_flops, synchronize
-from agentrl.training.objective import Objective
-from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
-from agentrl.training.packed_attention import num_query_rows
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import full_tensors
 from agentrl.training.role import RoleContext
-from agentrl.training.router_balance import require_router_loss
-from agentrl.training.router_replay import replay_routing
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import UpdateShard
-from agentrl.training.tally import TokenTally, UpdateStats
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.training.trajectory_scores import score_trajectories
-from agentrl.training.weight_publishing import WeightPublishing
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.scoring.trajectory_scores import score_trajectories
+from agentrl.training.update.credit import CreditAssignment
+from agentrl.training.update.objective import Objective
+from agentrl.training.update.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
+from agentrl.training.update.tally import TokenTally, UpdateStats
+from agentrl.training.update.update_plan import UpdateShard
+from agentrl.training.weight_publisher import WeightPublishing
 from agentrl.types import Trajectory
 from agentrl.weight_sync.base import Transport, WeightSource
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import RunConfig
-    from agentrl.training.lora import Adapters
+    from agentrl.config.schema.run import RunConfig
+    from agentrl.training.model.lora import Adapters
 
 
 class Actor:
@@ -98,7 +98,7 @@ class Actor:
             replay_routing(self._model, decoder_layers(self._model), f"`model.path`: {self._source.path}")
         self._shape = shape_of(self._model)
         if self._config.lora.rank > 0:
-            from agentrl.training.lora import Adapters
+            from agentrl.training.model.lora import Adapters
 
             self._adapters = Adapters(opened, self._config.lora, self._source, key="actor.lora")
             self._shape = replace(self._shape, is_frozen=True)

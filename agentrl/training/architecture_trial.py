@@ -12,10 +12,11 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig
 
 from agentrl.errors import ConfigError
-from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.packed_attention import packed_attention
-from agentrl.training.prefix_families import Family
-from agentrl.training.scoring import score_tokens
+from agentrl.training.attention.packed import packed_attention
+from agentrl.training.packing.families import Family
+from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 _VOCABULARY = 64
 _WIDTH_OF_A_HEAD = 64

@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.algorithms.value_loss import value_loss
-from agentrl.training.balance import Packing
-from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, plan_rows
-from agentrl.training.building import open_model, shard_model
+from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.credit import CreditAssignment
-from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import shape_of
-from agentrl.training.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
+from agentrl.training.model.decoder import shape_of
+from agentrl.training.model.scalar_model import value_model
+from agentrl.training.model.sharded_model import open_model, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, plan_rows
+from agentrl.training.packing.sequence_parallel import SequenceGroup
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.role import RoleContext
-from agentrl.training.scalar_model import value_model
-from agentrl.training.sequence_parallel import SequenceGroup
-from agentrl.training.sharding import UpdateShard
-from agentrl.training.tally import TokenTally
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.training.trajectory_scores import score_trajectories
+from agentrl.training.scoring.trajectory_scores import score_trajectories
+from agentrl.training.update.credit import CreditAssignment
+from agentrl.training.update.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
+from agentrl.training.update.tally import TokenTally
+from agentrl.training.update.update_plan import UpdateShard
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import RunConfig
+    from agentrl.config.schema.run import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

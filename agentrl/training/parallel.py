@@ -21,7 +21,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from agentrl.training.sequence_parallel import join_sequence_group, require_divisible_heads
+from agentrl.training.packing.sequence_parallel import join_sequence_group, require_divisible_heads
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _LOST_PEER_TEXTS = (

@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.training.balance import Packing
-from agentrl.training.batch import PackedTokens
-from agentrl.training.building import open_model, shard_model
+from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import load_weights
-from agentrl.training.merged_attention import can_share_prefixes
+from agentrl.training.model.sharded_model import open_model, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import PackedTokens
 from agentrl.training.role import RoleContext
-from agentrl.training.scoring import score_tokens
-from agentrl.training.trajectory_scores import score_trajectories
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.scoring.trajectory_scores import score_trajectories
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import RunConfig
+    from agentrl.config.schema.run import RunConfig
 
 
 class Reference:

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agentrl.training.balance import Packing
-from agentrl.training.batch import empty_tokens, fill_up, plan_rows
-from agentrl.training.building import open_classifier, shard_model
+from agentrl.training.model.scalar_model import classifier_model, whole_sequence
+from agentrl.training.model.sharded_model import open_classifier, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import empty_tokens, fill_up, plan_rows
 from agentrl.training.role import RoleContext
-from agentrl.training.scalar_model import classifier_model, whole_sequence
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import RunConfig
+    from agentrl.config.schema.run import RunConfig
 
 
 class RewardModel:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from agentrl.training.parallel import Parallel
 
 if TYPE_CHECKING:
-    from agentrl.config.schema import RunConfig
+    from agentrl.config.schema.run import RunConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

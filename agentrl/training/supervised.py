@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from agentrl.training.balance import Packing
-from agentrl.training.batch import PackedTokens, TokenisedExample, empty_tokens, fill_up, pack_examples
-from agentrl.training.building import OpenedModel, open_model
+from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import decoder_layers, export_model, load_model, recompute_activations
-from agentrl.training.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
+from agentrl.training.model.decoder import decoder_layers, export_model, load_model, recompute_activations
+from agentrl.training.model.sharded_loading import materialise
+from agentrl.training.model.sharded_model import OpenedModel, open_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
+from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharded_loading import materialise
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
 
 if TYPE_CHECKING:
-    from agentrl.config.algorithm_schema import LoraSection
-    from agentrl.config.schema import ModelSection
-    from agentrl.training.lora import Adapters
+    from agentrl.config.schema.algorithm import LoraSection
+    from agentrl.config.schema.run import ModelSection
+    from agentrl.training.model.lora import Adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class SupervisedTrainer:
         opened = self._open()
         self._model = opened.model
         if self._lora is not None:
-            from agentrl.training.lora import Adapters
+            from agentrl.training.model.lora import Adapters
 
             self._adapters = Adapters(opened, self._lora, self._source, key="lora")
         if self._activation_checkpointing:

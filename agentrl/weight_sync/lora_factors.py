@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
+from agentrl.models.hf_folder import ModelFolder
 from agentrl.weight_sync.base import LoraBase
-from agentrl.weight_sync.model_folder import ModelFolder
 
 FACTOR_A = ".lora_A"
 """`X.lora_A` is the `[R, I]` factor of `X.weight`."""

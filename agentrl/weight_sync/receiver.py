@@ -7,11 +7,11 @@ from torch import Tensor
 
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.broadcast import BroadcastReceiver
-from agentrl.weight_sync.cuda_ipc import CudaIpcReceiver
-from agentrl.weight_sync.in_process import offered_weights
-from agentrl.weight_sync.shared_memory import SharedMemoryReader
-from agentrl.weight_sync.tensor_bytes import checksum_of
+from agentrl.weight_sync.tensor_layout import checksum_of
+from agentrl.weight_sync.transports.broadcast import BroadcastReceiver
+from agentrl.weight_sync.transports.cuda_ipc import CudaIpcReceiver
+from agentrl.weight_sync.transports.in_process import offered_weights
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryReader
 
 
 class WeightReceiver:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from transformers import Qwen3Config
 
-from agentrl.training.batch import MicroBatch
-from agentrl.training.building import shard_model
-from agentrl.training.model import load_model
+from agentrl.training.model.decoder import load_model
+from agentrl.training.model.sharded_model import shard_model
+from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
-from agentrl.training.scoring import score_tokens
+from agentrl.training.scoring.token_logprobs import score_tokens
 from benchmarks.training.workload import VOCABULARY
 
 GIB = 2**30

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentrl.engine.resident_weights import ResidentWeights
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.engine.embedded.engine import TransformersEngine
+from agentrl.engine.embedded.resident_weights import ResidentWeights
 from agentrl.training.parallel import full_tensors
-from agentrl.training.weight_publishing import WeightPublishing
+from agentrl.training.weight_publisher import WeightPublishing
 from agentrl.types import Deadline, SamplingParams
 from agentrl.weight_sync.base import Transport
 from agentrl.weight_sync.device_memory import release_cached_memory
-from agentrl.weight_sync.tensor_bytes import checksum_of
+from agentrl.weight_sync.tensor_layout import checksum_of
 from benchmarks.gpu.bench import GIB, Bench
 
 _WAYS = {

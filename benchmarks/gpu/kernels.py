@@ -22,11 +22,11 @@ from torch.cuda import nccl
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn import functional
 
-from agentrl.training.packed_attention import packed_attention
-from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
-from agentrl.training.vocabulary import vocabulary_scores
+from agentrl.training.attention.packed import packed_attention
+from agentrl.training.packing.row_layout import RowLayout, SharedPrefix, row_layout
+from agentrl.training.scoring.chunked_logits import vocabulary_scores
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.broadcast import BroadcastGroup
+from agentrl.weight_sync.transports.broadcast import BroadcastGroup
 
 _QUERY_HEADS, _KEY_HEADS, _HEAD_DIM = 12, 2, 128
 _NUM_ROUNDS = 5

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.training.balance import Packing
-from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.model import shape_of
-from agentrl.training.model_flops import measured_peak_flops
-from agentrl.training.optimiser import apply_gradients, build_adamw
-from agentrl.training.vocabulary import vocabulary_scores
+from agentrl.training.model.decoder import shape_of
+from agentrl.training.model.flops import measured_peak_flops
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import MicroBatch, pack_trajectories
+from agentrl.training.scoring.chunked_logits import vocabulary_scores
+from agentrl.training.update.optimiser import apply_gradients, build_adamw
 from agentrl.types import Trajectory
 from benchmarks.gpu.bench import SIZES, Bench, open_bench
 from benchmarks.gpu.engines import measure_sleep, measure_sync

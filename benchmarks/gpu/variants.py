@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from agentrl.training.batch import MicroBatch
-from agentrl.training.model import shape_of
-from agentrl.training.model_flops import measured_peak_flops
+from agentrl.training.model.decoder import shape_of
+from agentrl.training.model.flops import measured_peak_flops
+from agentrl.training.packing.packing import MicroBatch
 from benchmarks.gpu.bench import SIZES, Bench, Size, open_bench
 from benchmarks.gpu.update import recorded, rows_of
 

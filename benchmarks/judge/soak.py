@@ -40,7 +40,7 @@ from benchmarks.judge.resources import (
 from benchmarks.judge.servers import Server
 from benchmarks.judge.session_traffic import drive_sessions
 from benchmarks.judge.traffic import KEEP_ALIVE_S, Gate, Tally, drive
-from code_judge_server.process_tree import become_subreaper
+from code_judge_server.sandbox.process_tree import become_subreaper
 
 _NUM_CLIENTS = 4
 _NUM_QUIET_POINTS = 60

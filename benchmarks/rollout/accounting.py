@@ -15,9 +15,9 @@ from pathlib import Path
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.observability.metrics_file import MetricsRow, read_metrics
-from agentrl.runners.prompt_sets import training_prompts
+from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import fill_judge_address, load_tool_configs
 from agentrl.trajectories.store import read_prompts, read_trajectories

@@ -24,8 +24,8 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.types import Deadline, SamplingParams
 
 VOCABULARY = 449

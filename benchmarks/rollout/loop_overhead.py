@@ -27,21 +27,21 @@ from typing import Any
 
 import uvloop
 
-from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.engine_handle import EngineHandle, PackedEngine
-from agentrl.cluster.runtime import guarded_run, ray_runtime
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.config.schema import JudgeSection, ModelSection, RewardSection, RolloutSection
-from agentrl.engine.tokenizer import load_tokenizer
+from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.workers.engine_calls import EngineHandle, PackedEngine
+from agentrl.config.schema.run import JudgeSection, ModelSection, RewardSection, RolloutSection
 from agentrl.judge.local import LocalJudge
-from agentrl.rewards.simulated_reward import SIMULATED_REWARD
+from agentrl.models.tokenizer import load_tokenizer
 from agentrl.runners.simulate import LocalWorker
+from agentrl.simulation.reward import SIMULATED_REWARD
+from agentrl.simulation.tool import SIMULATED_TOOL
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.python_tool import PYTHON_TOOL
-from agentrl.tools.simulated_tool import SIMULATED_TOOL
 from agentrl.types import Completion, Deadline, FinishReason, Prompt, SamplingParams
 from benchmarks.judge import report
 from benchmarks.rollout.lag import idle_lag, sample_lag

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.config.schema import RunConfig, SimulatedEngineSection
+from agentrl.config.schema.run import RunConfig, SimulatedEngineSection
 from agentrl.runners.simulate import Simulation
 from agentrl.types import Trajectory
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.schema import RunConfig
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.validation.ranges import Purpose
 from agentrl.runners.simulate import Simulation, simulate
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import TrajectorySummary
 from benchmarks.judge import report
 from benchmarks.rollout.schedule_bounds import (

@@ -1,4 +1,4 @@
-"""Peak memory of an actor on a CPU by phase, with the estimate of `agentrl.training.memory_estimate`.
+"""Peak memory of an actor on a CPU by phase, with the estimate of `agentrl.run.preflight.memory_model`.
 
     python -m benchmarks.training.memory [--width 768] [--layers 8] [--vocabulary 32768] [--tokens 512] [--dtype float32]
 
@@ -19,15 +19,15 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ActorSection, DataSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ActorSection, DataSection, ModelSection, RolloutSection, RunConfig
 from agentrl.observability.peak_memory import take_peak_memory
-from agentrl.runners.memory_check import read_size
+from agentrl.run.preflight.memory import read_size
+from agentrl.run.preflight.memory_model import GIB, Memory, memory_of_process, shared_weights
 from agentrl.training.actor import Actor
-from agentrl.training.memory_estimate import GIB, Memory, memory_of_process, shared_weights
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from benchmarks.training.workload import make_groups
 
 _NUM_PROMPTS, _SAMPLES = 4, 4

@@ -16,11 +16,11 @@ import time
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.schema import ModelSection
-from agentrl.training.balance import Packing
-from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.model import load_model
-from agentrl.training.scoring import score_tokens
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import MicroBatch, pack_trajectories
+from agentrl.training.scoring.token_logprobs import score_tokens
 from benchmarks.training.workload import make_groups, save_model
 
 BAR = 2.5

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from agentrl.config.layout import needed_components
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.observability.metrics_file import read_metrics, series
 from benchmarks.judge import report
 

@@ -19,7 +19,7 @@ import time
 import torch
 from torch import Tensor
 
-from agentrl.training.vocabulary import vocabulary_scores
+from agentrl.training.scoring.chunked_logits import vocabulary_scores
 
 NAMES = ("plain", "chunked")
 TIME_BAR = 1.4

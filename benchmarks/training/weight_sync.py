@@ -25,12 +25,12 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.engine.resident_weights import ResidentWeights
-from agentrl.training.model import decoder_layers
+from agentrl.engine.embedded.resident_weights import ResidentWeights
+from agentrl.training.model.decoder import decoder_layers
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
-from agentrl.training.weight_publishing import WeightPublishing
+from agentrl.training.weight_publisher import WeightPublishing
 from agentrl.weight_sync.base import Transport
-from agentrl.weight_sync.tensor_bytes import checksum_of
+from agentrl.weight_sync.tensor_layout import checksum_of
 
 BAR = 0.35
 BUCKET_BYTES = 256 * 2**20

@@ -13,13 +13,13 @@ from starlette.types import Receive, Scope, Send
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import DirectJsonRoute
+from code_judge_server.api.limits.sent_replies import after_each_piece
 from code_judge_server.api.native_api import refuse_wrong_submissions
-from code_judge_server.api.sent_replies import after_each_piece
 from code_judge_server.api.verdict_replies import json_line
 from code_judge_server.judging.judge import Judge
 from code_judge_server.languages import LanguageRules
 from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.sandbox import OutputName, Spent
+from code_judge_server.sandbox.executor import OutputName, Spent
 from code_judge_server.schemas import SubmissionRequest, Verdict
 
 EVENT_STREAM = "text/event-stream"

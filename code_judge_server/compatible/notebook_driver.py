@@ -62,7 +62,7 @@ class NotebookRun:
 
     def __init__(self, request: dict[str, Any]) -> None:
         sys.path.insert(0, os.path.abspath(CELL_FOLDER))
-        from code_judge_server.jail import notebook
+        from code_judge_server.jail.python import notebook
 
         sys.path[0] = ""
         for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
 from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
-from code_judge_server.api.sent_replies import until_sent
+from code_judge_server.api.limits.sent_replies import until_sent
 from code_judge_server.compatible import notebook_driver
 from code_judge_server.compatible.sandbox_fusion_results import (
     compile_result,
@@ -32,12 +32,13 @@ from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunJupyterResponse,
     RunStatus,
 )
-from code_judge_server.jail import jail_root, notebook, notebook_display
-from code_judge_server.jail.plan import path_in_alias
+from code_judge_server.jail.kernel import jail_root
+from code_judge_server.jail.launch.plan import path_in_alias
+from code_judge_server.jail.python import notebook, notebook_display
 from code_judge_server.languages import LanguageRules, paths_to_show, wrong_fields
 from code_judge_server.limits import as_limits
 from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.executor import JobLimits
 from code_judge_server.schemas import IsolationTier, Limits, Rejection, Submission, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 

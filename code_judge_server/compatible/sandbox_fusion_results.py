@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from code_judge_server.api.json_bounds import has_more_than
+from code_judge_server.api.limits.json_bounds import has_more_than
 from code_judge_server.compatible.sandbox_fusion_schemas import (
     CellRunResult,
     CommandRunResult,
@@ -13,7 +13,7 @@ from code_judge_server.compatible.sandbox_fusion_schemas import (
     RunStatus,
     as_file_path,
 )
-from code_judge_server.jail.notebook_display import MAX_PICTURE_CHARS
+from code_judge_server.jail.python.notebook_display import MAX_PICTURE_CHARS
 from code_judge_server.schemas import Verdict, VerdictStatus
 
 _SIGKILL = 9

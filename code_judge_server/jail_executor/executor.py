@@ -8,20 +8,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from code_judge_server.ending import Ending
-from code_judge_server.jail.plan import Plan
+from code_judge_server.jail.launch.plan import Plan
 from code_judge_server.jail_executor.launcher import Launcher
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import CgroupMeter, Meter, TreeMeter
-from code_judge_server.jail_executor.oom_kills import OomKills
+from code_judge_server.jail_executor.meters import CgroupMeter, Meter, OomKills, TreeMeter
 from code_judge_server.jail_executor.private_slot import PrivateSlot, kernel_counters
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import SealedInput, connected_pipes, seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.job_pairs import PipeEnds, take_two
 from code_judge_server.preload_sets import BARE
-from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.sandbox.job_pairs import PipeEnds, take_two
 from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)

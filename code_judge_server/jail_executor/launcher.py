@@ -6,7 +6,7 @@ import subprocess
 from typing import TypeVar
 
 from code_judge_server.jail import protocol
-from code_judge_server.jail.plan import Plan, job_environment
+from code_judge_server.jail.launch.plan import Plan, job_environment
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 

@@ -1,15 +1,105 @@
 """Resources of a running job, as the kernel counts them."""
 
+import contextlib
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
-from code_judge_server import process_tree
-from code_judge_server.jail.loopback import BUFFER_BYTES_PER_SOCKET
-from code_judge_server.jail.seccomp_filter import SHARED_REGION_MAX_BYTES
+from code_judge_server.jail.kernel.seccomp_filter import SHARED_REGION_MAX_BYTES
+from code_judge_server.jail.launch.loopback import BUFFER_BYTES_PER_SOCKET
 from code_judge_server.jail_executor.memory_counts import MemoryCounts
-from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
+from code_judge_server.sandbox import process_tree
+
+_Process = tuple[int, int]
+"""Process id, and start time."""
+
+
+class UnwaitedCpu:
+    """Adds up the CPU time of ended processes that no living process was charged with.
+
+    A process is counted at the second sample without it: it may have been missed while it changed its parent, or waited for
+    after its parent was read. Processes that start and end between two samples are not seen.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[_Process, tuple[int, int]] = {}
+        self._gone: dict[_Process, int] = {}
+        self._paid = 0
+        self._reaped = 0
+        self._lost = 0
+
+    def update(self, ticks: Mapping[_Process, tuple[int, int]], *, reaped: int) -> int:
+        """Return the CPU time lost so far, in the unit of the arguments.
+
+        Args:
+            ticks: CPU time of each living process, and of the children it has waited for.
+            reaped: CPU time of the children that the common ancestor has waited for.
+        """
+        before = self._reaped + sum(self._seen[process][1] for process in ticks if process in self._seen)
+        paid = reaped + sum(waited for _, waited in ticks.values()) - before
+        owed = sum(used for process, used in self._gone.items() if process not in ticks) - self._paid
+        self._lost += max(0, owed - paid)
+        self._paid = max(0, paid - max(0, owed))
+        self._gone = {process: sum(used) for process, used in self._seen.items() if process not in ticks}
+        self._seen, self._reaped = dict(ticks), reaped
+        return self._lost
+
+
+class PeakMemory:
+    """A peak that can be reset; where the kernel cannot reset it (version 2 before Linux 6.12), the peak of all time.
+
+    Args:
+        file: `memory.max_usage_in_bytes` (version 1) or `memory.peak` (version 2, missing before Linux 5.19); None if nothing
+            counts it.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._fd = -1
+
+    def restart(self) -> None:
+        """Reset the peak."""
+        self.close()
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):
+            self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
+            os.write(self._fd, b"0")  # version 2 resets it for this descriptor only
+
+    def bytes(self) -> int:
+        """Return the peak; 0 if nothing counts it."""
+        if self._file is None:
+            return 0
+        with contextlib.suppress(OSError):
+            return int(os.pread(self._fd, 64, 0) if self._fd >= 0 else self._file.read_bytes())
+        return 0
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OomKills:
+    """The OOM kills in the group that the slots of one number share.
+
+    Args:
+        count: Reads the kernel's counter.
+    """
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+        self._num_known = count()
+
+    def take_new(self) -> bool:
+        """Return whether there were any since the last call."""
+        before, self._num_known = self._num_known, self._count()
+        return self._num_known > before
+
 
 _SLOT_CPU_TIME_S = 0.01
 """Most CPU time that the slot itself needs for a job, in the same cgroup."""

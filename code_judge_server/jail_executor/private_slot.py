@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from code_judge_server.jail.cgroups import Cgroups
-from code_judge_server.jail_executor.meters import Meter
-from code_judge_server.jail_executor.peak_memory import PeakMemory
+from code_judge_server.jail.kernel.cgroups import Cgroups
+from code_judge_server.jail_executor.meters import Meter, PeakMemory
 
 _FILES = {
     1: ("memory", "memory.oom_control", "memory.max_usage_in_bytes"),

@@ -6,14 +6,14 @@ import signal
 import time
 from collections.abc import Callable
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail.protocol import Message
 from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.sealed_files import SealedInput
-from code_judge_server.job_pairs import PipeEnds, bytes_in_pipe
-from code_judge_server.sandbox import Job, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job, Outcome
+from code_judge_server.sandbox.job_pairs import PipeEnds, bytes_in_pipe
 
 FIRST_LOOK_S = 0.02
 """The pipes of a job that lives this long are watched; the output of a shorter one mostly fits into them."""

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from code_judge_server.job_pairs import PipeEnds
-from code_judge_server.sandbox import ExecutorError, Job
+from code_judge_server.sandbox.executor import ExecutorError, Job
+from code_judge_server.sandbox.job_pairs import PipeEnds
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _MAX_CHUNKS_PER_WRITE = 512

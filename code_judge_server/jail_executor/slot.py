@@ -7,17 +7,16 @@ import signal
 import socket
 from collections.abc import Callable
 
-from code_judge_server import process_tree
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import Meter
-from code_judge_server.jail_executor.oom_kills import OomKills
+from code_judge_server.jail_executor.meters import Meter, OomKills
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import SealedInput
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.job_pairs import PipeEnds
-from code_judge_server.sandbox import ExecutorError, Job
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.executor import ExecutorError, Job
+from code_judge_server.sandbox.job_pairs import PipeEnds
 
 _MOST_LOOKED_AT = 64
 """Most threads of an idle job that are read, one file each: a job may have hundreds that sleep."""

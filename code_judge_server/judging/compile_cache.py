@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from code_judge_server.sandbox import Outcome
+from code_judge_server.sandbox.executor import Outcome
 
 _ENTRY_OVERHEAD_BYTES = 1024
 

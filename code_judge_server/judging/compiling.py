@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from code_judge_server.ending import Ending
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
 from code_judge_server.judging.preload_choice import choose_preload, shadows_modules
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules, command_for
-from code_judge_server.sandbox import Executor, Job, JobLimits, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Executor, Job, JobLimits, Outcome
 
 _ASLEEP_BELOW_CPU_SHARE = 0.01
 """A compiler ended by the wall clock with less CPU than this share waited because of its source, not because of the machine."""

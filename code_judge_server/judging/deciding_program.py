@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from code_judge_server.ending import Ending
 from code_judge_server.judging.compiling import Program
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import command_for
 from code_judge_server.limits import with_room_for
-from code_judge_server.sandbox import Job, JobLimits, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job, JobLimits, Outcome
 
 FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1

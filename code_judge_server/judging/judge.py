@@ -17,7 +17,7 @@ from code_judge_server.judging.program_checker import ProgramChecker
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules, command_for
 from code_judge_server.limits import LimitPolicy, with_room_for
-from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits, Outcome, OutputName, Spent
+from code_judge_server.sandbox.executor import Executor, ExecutorError, Job, JobLimits, Outcome, OutputName, Spent
 from code_judge_server.schemas import Checker, Limits, RunResult, Submission, TestCase, Verdict, VerdictStatus
 from code_judge_server.settings import MIB, Settings
 

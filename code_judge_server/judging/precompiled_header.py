@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import PrecompiledHeaderRules
-from code_judge_server.sandbox import Executor, ExecutorError, Job, JobLimits
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Executor, ExecutorError, Job, JobLimits
 
 logger = logging.getLogger(__name__)
 

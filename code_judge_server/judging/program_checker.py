@@ -1,7 +1,7 @@
 """A checker of the user: a program that reads input, output and expected output from files, and accepts or refuses."""
 
 from code_judge_server.judging.deciding_program import DecidingProgram, Decision
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 
 
 class ProgramChecker:

@@ -24,12 +24,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from code_judge_server import process_tree, work_folder
-from code_judge_server.ending import Ending
-from code_judge_server.jail.slot_users import first_user_of_any
-from code_judge_server.job_pairs import take_two
+from code_judge_server.jail.kernel.slot_users import first_user_of_any
 from code_judge_server.process_executor import frames
-from code_judge_server.sandbox import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
+from code_judge_server.sandbox import process_tree, work_folder
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
+from code_judge_server.sandbox.job_pairs import take_two
 from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)

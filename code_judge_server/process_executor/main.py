@@ -9,12 +9,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from code_judge_server import process_tree, work_folder
-from code_judge_server.job_pairs import PipeEnds
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program import CommandOutcome, run_command
 from code_judge_server.process_executor.program_user import ProgramUser, find_program_user
 from code_judge_server.process_executor.spawn import CommandLimits
+from code_judge_server.sandbox import process_tree, work_folder
+from code_judge_server.sandbox.job_pairs import PipeEnds
 
 SHOWN_FOLDER = b"/sandbox"
 """Name of a program's folder in its output; the real name differs from run to run."""

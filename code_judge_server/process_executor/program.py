@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from code_judge_server import process_tree
-from code_judge_server.ending import Ending
-from code_judge_server.job_pairs import PipeEnds, bytes_in_pipe
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program_user import ProgramUser
 from code_judge_server.process_executor.spawn import CommandLimits, spawn
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.job_pairs import PipeEnds, bytes_in_pipe
 
 SAMPLE_INTERVAL_S = 0.02
 _READ_BYTES = 65536

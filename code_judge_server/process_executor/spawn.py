@@ -14,8 +14,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from code_judge_server import process_tree
 from code_judge_server.process_executor.program_user import ProgramUser
+from code_judge_server.sandbox import process_tree
 
 _OPEN_FILES = 1024
 _STACK_BYTES = 8 * 1024 * 1024

@@ -14,7 +14,7 @@ from code_judge_server.queueing.queue_errors import DrainingError, QueueFullErro
 from code_judge_server.queueing.queued_run import QueuedRun, Work
 from code_judge_server.queueing.scheduler import Scheduler
 from code_judge_server.queueing.shared_capacity import SharedCapacity
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 from code_judge_server.settings import MIB, Settings
 

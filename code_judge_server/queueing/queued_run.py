@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from code_judge_server.sandbox import Spent
+from code_judge_server.sandbox.executor import Spent
 from code_judge_server.schemas import Submission, Verdict
 
 Work = Callable[[float, Spent], Coroutine[Any, Any, Verdict]]

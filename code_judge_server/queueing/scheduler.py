@@ -12,7 +12,7 @@ from code_judge_server.queueing.fair_queue import FairQueue
 from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.queueing.run_times import RunTimes
 from code_judge_server.queueing.shared_capacity import SharedCapacity
-from code_judge_server.sandbox import Executor
+from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Verdict
 
 logger = logging.getLogger(__name__)

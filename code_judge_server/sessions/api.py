@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
 from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
-from code_judge_server.api.sent_replies import until_sent
+from code_judge_server.api.limits.sent_replies import until_sent
 from code_judge_server.schemas import Rejection
 from code_judge_server.sessions.manager import (
     NoSessionsError,

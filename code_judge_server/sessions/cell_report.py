@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from code_judge_server.api.json_bounds import has_more_than
-from code_judge_server.jail.notebook import MAX_SHOWN
-from code_judge_server.jail.notebook_display import MAX_FORMS, MAX_PICTURE_CHARS
+from code_judge_server.api.limits.json_bounds import has_more_than
+from code_judge_server.jail.python.notebook import MAX_SHOWN
+from code_judge_server.jail.python.notebook_display import MAX_FORMS, MAX_PICTURE_CHARS
 from code_judge_server.sessions.schemas import CellError
 
 _TEXTS = 4

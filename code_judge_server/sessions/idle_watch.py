@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.executor import JobLimits
 
 logger = logging.getLogger(__name__)
 

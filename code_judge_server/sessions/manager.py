@@ -14,7 +14,7 @@ from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.limits import as_limits
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.queueing.shared_capacity import SharedCapacity
-from code_judge_server.sandbox import Executor, ExecutorError, JobLimits
+from code_judge_server.sandbox.executor import Executor, ExecutorError, JobLimits
 from code_judge_server.schemas import Submission
 from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionRequest, SessionState
 from code_judge_server.sessions.session import Session

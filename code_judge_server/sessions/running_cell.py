@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.sealed_files import seal, with_names
-from code_judge_server.sandbox import JobLimits, Outcome, Spent
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import JobLimits, Outcome, Spent
 from code_judge_server.sessions.cell_report import CellReport, read_files, read_report
 
 SAMPLE_INTERVAL_S = 0.05

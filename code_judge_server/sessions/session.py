@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox import ExecutorError, JobLimits, Spent
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError, JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellEnd, CellInput, RunningCell
 from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob

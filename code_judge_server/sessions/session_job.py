@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from code_judge_server.jail import notebook, notebook_display, protocol, session_files, session_main
+from code_judge_server.jail import protocol
+from code_judge_server.jail.python import notebook, notebook_display, session_files, session_main
 from code_judge_server.jail_executor import messages
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.sealed_files import seal, with_names
 from code_judge_server.limits import with_room_for
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.executor import JobLimits
 
 _CPU_TIME_S = 86400.0
 """CPU limit of one process of a session, enforced by the kernel; the server enforces the limit of each cell."""
@@ -29,12 +30,12 @@ _END_TIMEOUT_S = 10.0
 _MESSAGES_AT_ONCE = 8
 """An honest session sends one message at a time."""
 _SCRIPT = "main.py"
-_START = b"from code_judge_server.jail.session_main import main\nmain()\n"
+_START = b"from code_judge_server.jail.python.session_main import main\nmain()\n"
 _MODULES = {
-    f"code_judge_server/jail/{module.__name__.rpartition('.')[2]}.py": module
+    f"{module.__name__.replace('.', '/')}.py": module
     for module in (notebook, notebook_display, session_files, session_main)
 }
-_PACKAGES = ("code_judge_server/__init__.py", "code_judge_server/jail/__init__.py")
+_PACKAGES = tuple(f"code_judge_server/{folder}__init__.py" for folder in ("", "jail/", "jail/python/"))
 """Empty files: otherwise the packages of an installed judge, which the program can read too, would be imported."""
 
 

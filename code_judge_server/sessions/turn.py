@@ -1,9 +1,9 @@
 """One cell's turn in the queue; its end is named like that of a program."""
 
-from code_judge_server.ending import Ending
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.limits import as_limits
-from code_judge_server.sandbox import Executor, JobLimits, Outcome, Spent
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Executor, JobLimits, Outcome, Spent
 from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 from code_judge_server.sessions.cell_report import CellReport
 from code_judge_server.sessions.running_cell import CellInput

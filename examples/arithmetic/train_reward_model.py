@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.engine.tokenizer import load_tokenizer
+from agentrl.models.tokenizer import load_tokenizer
 from agentrl.tools.python_tool import PYTHON_TOOL_SCHEMA
-from agentrl.training.batch import pack_tokens
-from agentrl.training.model import apply_umask, load_classifier
-from agentrl.training.scalar_model import ScalarModel, classifier_model, whole_sequence
+from agentrl.training.model.decoder import apply_umask, load_classifier
+from agentrl.training.model.scalar_model import ScalarModel, classifier_model, whole_sequence
+from agentrl.training.packing.packing import pack_tokens
 from agentrl.types import Message
 from examples.arithmetic.demonstrations import Strategy, demonstrate, prompt_messages
 from examples.arithmetic.generate import validation_problems

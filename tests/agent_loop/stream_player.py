@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentrl.agent_loop.manager import AgentLoopManager
-from agentrl.agent_loop.rollout_stream import RolloutStream, rollout_stream
+from agentrl.agent_loop.scheduling.manager import AgentLoopManager
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream, rollout_stream
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.config.schema import RolloutSection
+from agentrl.config.schema.run import RolloutSection
 from agentrl.data.prompts import PromptDataset
 from agentrl.types import TrajectorySummary
 from tests.summaries import short_summary

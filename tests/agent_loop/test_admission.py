@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from agentrl import clock
-from agentrl.agent_loop.admission import Admission, Place
+from agentrl.agent_loop.scheduling.admission import Admission, Place
 from agentrl.errors import ConfigError, EngineError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 
 
 def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max", copies: int = 1) -> Admission:

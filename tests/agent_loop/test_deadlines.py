@@ -12,7 +12,7 @@ from agentrl.agent_loop import scoring, tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import EngineDeadError
 from agentrl.tools import executor
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema

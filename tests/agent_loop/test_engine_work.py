@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from agentrl.agent_loop.engine_work import EngineWork
+from agentrl.agent_loop.scheduling.engine_metrics import EngineWork
 from agentrl.engine.base import EngineStats
 from agentrl.errors import WorkerDiedError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from tests.fakes import idle_stats
 
 

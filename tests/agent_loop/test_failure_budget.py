@@ -1,7 +1,7 @@
 import pytest
 
-from agentrl.agent_loop.failure_budget import FailureBudget
-from agentrl.config.schema import RolloutSection
+from agentrl.agent_loop.scheduling.failure_budget import FailureBudget
+from agentrl.config.schema.run import RolloutSection
 from agentrl.errors import DataError, RolloutError
 from agentrl.types import Failure, FailureClass, Termination, TrajectorySummary
 from tests.summaries import short_summary

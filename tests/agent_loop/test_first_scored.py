@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from agentrl import clock
-from agentrl.agent_loop.first_scored import first_scored
-from agentrl.agent_loop.rollout_stream import RolledOut, rollout_stream
+from agentrl.agent_loop.scheduling.group_wait import first_scored
+from agentrl.agent_loop.scheduling.rollout_stream import RolledOut, rollout_stream
 from agentrl.config.load import load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Group, TrajectoryRef
 from tests.summaries import short_summary
 

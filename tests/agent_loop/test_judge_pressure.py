@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.agent_loop.judge_pressure import JudgePressure
+from agentrl.agent_loop.scheduling.concurrency_limit import JudgePressure
 from agentrl.config.load import load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.runners.simulate import Simulation, simulate
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, TimeSplit, TrajectorySummary
 from tests.summaries import short_summary
 
@@ -106,7 +106,7 @@ def test_trajectories_without_a_call_between_others_do_not_raise_the_limit():
 def busy_judge(tmp_path: Path) -> str:
     path = tmp_path / "tools.yaml"
     path.write_text(
-        "tools:\n  - class_name: agentrl.tools.simulated_tool.SimulatedTool\n"
+        "tools:\n  - class_name: agentrl.simulation.tool.SimulatedTool\n"
         "    config: {min_time_s: 1.0, max_time_s: 1.0, num_slots: 2}\n"
     )
     return f"tool_config_path={path}"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from agentrl.agent_loop.kv_forecast import KvForecast
+from agentrl.agent_loop.scheduling.kv_forecast import KvForecast
 
 MANY = 100_000
 """Trajectories, so many that chance and what is assumed at the beginning weigh nothing."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentrl.agent_loop.loop_workers import LoopWorkers
+from agentrl.agent_loop.scheduling.worker_pool import LoopWorkers
 from agentrl.agent_loop.worker import WorkerConfig
-from agentrl.cluster.handles import started
-from agentrl.config.reward_schema import RewardPartSection
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
+from agentrl.cluster.ray.handles import started
+from agentrl.config.schema.reward import RewardPartSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ToolError, WorkerDiedError, WorkerError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.tools.base import ToolConfig
 
 

@@ -6,18 +6,18 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.agent_loop.manager import AgentLoopManager
+from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.config.schema import RolloutSection
+from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.base import EngineStats
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
-from agentrl.observability.failure_report import count_failures
 from agentrl.observability.loop_lag import Lag
-from agentrl.rewards.answer_stats import AnswerStats
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.observability.reports.failure import count_failures
+from agentrl.rewards.answers.stats import AnswerStats
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
 from tests.fakes import idle_stats
 from tests.summaries import short_summary

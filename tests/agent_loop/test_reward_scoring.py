@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.agent_loop import scoring
 from agentrl.agent_loop.scoring import score, with_final_rewards
-from agentrl.config.schema import RewardSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.tool_rewards import tool_reward

@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import DamagedCheckpointError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from tests.agent_loop.stream_player import (
     PROMPTS_PER_STEP,
     SAMPLES,

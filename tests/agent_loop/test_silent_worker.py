@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.agent_loop import loop_workers
-from agentrl.agent_loop.loop_workers import LoopWorkers
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.agent_loop.scheduling import worker_pool
+from agentrl.agent_loop.scheduling.worker_pool import LoopWorkers
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.errors import WorkerDiedError
 from tests.cluster.workers import HangingWorker
 
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 async def test_a_hanging_worker_is_started_again_and_its_calls_end(
     hangs_in: str, local_ray: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop_workers, "_ASK_EVERY_S", 0.5)
-    monkeypatch.setattr(loop_workers, "_SILENT_S", 3.0)
+    monkeypatch.setattr(worker_pool, "_ASK_EVERY_S", 0.5)
+    monkeypatch.setattr(worker_pool, "_SILENT_S", 3.0)
 
     async def nothing_to_clean_up(worker: WorkerHandle) -> None: ...
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
 from tests.chat_templates import OWN_TEMPLATES, TOOL_SCHEMA, make_tokenizer
 

@@ -6,15 +6,15 @@ import pytest
 
 from agentrl.agent_loop.time_laps import TimeLaps
 from agentrl.config.load import load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.observability.step_time import StepTime, critical_path, num_places, place_shares
 from agentrl.runners.simulate import Simulation, simulate
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import TIME_PARTS, TimeSplit
 
 TOOLS = """
 tools:
-  - class_name: agentrl.tools.simulated_tool.SimulatedTool
+  - class_name: agentrl.simulation.tool.SimulatedTool
     config: {num_slots: 1}
 """
 """Slots of the judge, so few that calls queue: one per worker."""

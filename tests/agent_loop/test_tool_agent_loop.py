@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.agent_loop import tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop, turn_seed
-from agentrl.config.schema import RolloutSection
+from agentrl.config.schema.run import RolloutSection
 from agentrl.errors import EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor

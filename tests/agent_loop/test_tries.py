@@ -1,7 +1,7 @@
 import pytest
 
-from agentrl.agent_loop.tries import FailedTryError, failing_as, longest_s, pause_s, seed_suffix, should_retry
-from agentrl.config.schema import RolloutSection
+from agentrl.agent_loop.retries import FailedTryError, failing_as, longest_s, pause_s, seed_suffix, should_retry
+from agentrl.config.schema.run import RolloutSection
 from agentrl.errors import (
     ConfigError,
     DataError,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.agent_loop import tries
+from agentrl.agent_loop import retries
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection, ValidationSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -84,7 +84,7 @@ class AwayTool(FailingTool):
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -429,7 +429,7 @@ async def test_closing_breaks_off_what_still_runs_before_the_tools_are_closed(mo
 async def test_closing_ends_the_pause_before_a_fresh_episode(
     model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(tries, "_FIRST_PAUSE_S", 600)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 600)
     worker = make_worker(model_path, tmp_path)
     await worker.start()
     asked = asyncio.Event()

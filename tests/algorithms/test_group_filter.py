@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentrl.algorithms.group_filter import DropReport, positive_quota, quality_penalty, select
-from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.types import Group, TrajectoryRef
 from tests.summaries import short_summary
 

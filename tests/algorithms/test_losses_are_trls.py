@@ -11,12 +11,12 @@ from torch import Tensor
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 from trl_reference import trl_loss
 
-from agentrl.config.algorithm_schema import AlgorithmSection, RolloutCorrectionSection
-from agentrl.training.batch import MicroBatch
-from agentrl.training.objective import Objective
-from agentrl.training.scoring import TokenScores
-from agentrl.training.tally import TokenTally
-from agentrl.training.vocabulary import vocabulary_scores
+from agentrl.config.schema.algorithm import AlgorithmSection, RolloutCorrectionSection
+from agentrl.training.packing.packing import MicroBatch
+from agentrl.training.scoring.chunked_logits import vocabulary_scores
+from agentrl.training.scoring.token_logprobs import TokenScores
+from agentrl.training.update.objective import Objective
+from agentrl.training.update.tally import TokenTally
 
 VERL = json.loads(Path(__file__).with_name("verl_values.json").read_text())
 

@@ -15,11 +15,11 @@ from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.engine_handle import EngineHandle
-from agentrl.cluster.network import own_address
-from agentrl.cluster.node_drain import leaving_draining_nodes
-from agentrl.cluster.runtime import guarded_run
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.placement.node_drain import leaving_draining_nodes
+from agentrl.cluster.ray.network import own_address
+from agentrl.cluster.ray.runtime import guarded_run
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.workers.engine_calls import EngineHandle
 from agentrl.engine.base import EngineStats
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.engine.base import EngineStats
 from agentrl.errors import (
     AgentRLError,
@@ -16,7 +16,7 @@ from agentrl.errors import (
     ModelDiedError,
     WorkerDiedError,
 )
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
 

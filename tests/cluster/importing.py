@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentrl.cluster.runtime import guarded_run, ray_runtime
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.user_modules import search_like_workers
+from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.ray.user_modules import search_like_workers
 
 
 class Importer:

@@ -10,14 +10,14 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from agentrl.cluster.history import RunHistory
-from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import reserve
-from agentrl.cluster.role_groups import Places
-from agentrl.cluster.runtime import guarded_run, ray_runtime
-from agentrl.cluster.spawn import spawn
-from agentrl.config.cluster_schema import ClusterSection, PoolSection
-from agentrl.config.schema import RolloutSection, RunConfig
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.placement.resource_pool import reserve
+from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
+from agentrl.cluster.ray.spawn import spawn
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.spawn_roles import Places
+from agentrl.config.schema.cluster import ClusterSection, PoolSection
+from agentrl.config.schema.run import RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from tests.cluster.workers import PlainWorker
 

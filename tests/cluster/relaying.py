@@ -12,14 +12,14 @@ import torch
 from ray.cluster_utils import Cluster
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.handles import WorkerHandle, all_of, fetched
-from agentrl.cluster.network import own_node_id
-from agentrl.cluster.runtime import guarded_run
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.ray.handles import WorkerHandle, all_of, fetched
+from agentrl.cluster.ray.network import own_node_id
+from agentrl.cluster.ray.runtime import guarded_run
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.errors import ResultLostError
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensors
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, read_tensors
 
 NUM_ELEMENTS = 1_000_000
 

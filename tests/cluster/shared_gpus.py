@@ -8,10 +8,10 @@ from typing import Any
 
 import ray
 
-from agentrl.cluster.resource_pool import reserve
-from agentrl.cluster.runtime import guarded_run
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.config.cluster_schema import PoolSection
+from agentrl.cluster.placement.resource_pool import reserve
+from agentrl.cluster.ray.runtime import guarded_run
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.config.schema.cluster import PoolSection
 
 NUM_RANKS, NUM_ROLES = (2, 4), (2, 3)
 

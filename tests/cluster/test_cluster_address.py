@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from agentrl.cluster.joining import join
-from agentrl.cluster.runtime import ray_runtime
-from agentrl.config.schema import ClusterSection, DataSection, ModelSection, RunConfig
-from agentrl.config.validate import Purpose, validate
+from agentrl.cluster.ray.connect import join
+from agentrl.cluster.ray.runtime import ray_runtime
+from agentrl.config.schema.run import ClusterSection, DataSection, ModelSection, RunConfig
+from agentrl.config.validation.ranges import Purpose, validate
 from agentrl.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def test_what_listens_and_is_no_ray_is_refused_with_the_key():
         join(f"127.0.0.1:{server.getsockname()[1]}", {})
 
 
-JOIN = "import sys; from agentrl.cluster.joining import join; join(sys.argv[1], {})"
+JOIN = "import sys; from agentrl.cluster.ray.connect import join; join(sys.argv[1], {})"
 
 
 @pytest.mark.ray

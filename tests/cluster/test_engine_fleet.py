@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.errors import EngineError, InsufficientResourcesError, WorkerDiedError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from tests.cluster.fake_fleet import GONE, FakeEngine, World, played
 
 

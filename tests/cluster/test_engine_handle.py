@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.cluster.engine_handle import EngineHandle, PackedEngine
-from agentrl.cluster.handles import WorkerHandle
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.workers.engine_calls import EngineHandle, PackedEngine
 from agentrl.errors import EngineError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from tests.cluster.workers import WaitingEngine

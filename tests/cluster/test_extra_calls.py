@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agentrl.cluster.extra_workers import _Serving
+from agentrl.cluster.workers.extra_roles import _Serving
 from agentrl.errors import CallFailedError
 
 

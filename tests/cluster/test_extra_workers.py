@@ -10,11 +10,11 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from agentrl.cluster import extra_workers
-from agentrl.cluster.extra_workers import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
-from agentrl.cluster.history import RunHistory
-from agentrl.cluster.nodes import Nodes, has_place
-from agentrl.cluster.spawn import ResourcePool
+from agentrl.cluster.placement.nodes import Nodes, has_place
+from agentrl.cluster.ray.spawn import ResourcePool
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.workers import extra_roles
+from agentrl.cluster.workers.extra_roles import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
 from agentrl.errors import NotBuiltError, WorkerDiedError
 from tests.cluster.workers import DiesWhileBuilt, ExitsWhileBuilt, Painter
 
@@ -91,8 +91,8 @@ async def until_back(worker: ExtraWorkerHandle) -> None:
 async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are_counted(
     local_ray: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(extra_workers, "_ASK_EVERY_S", 6.0)  # Ray takes some seconds to end a process that is stopped
-    monkeypatch.setattr(extra_workers, "_SILENT_S", 2.0)
+    monkeypatch.setattr(extra_roles, "_ASK_EVERY_S", 6.0)  # Ray takes some seconds to end a process that is stopped
+    monkeypatch.setattr(extra_roles, "_SILENT_S", 2.0)
     worker = started(Painter, {})
     roles = ExtraRoles({"painter": [worker]}, RunHistory(num_extra_role_deaths=7))
     first = await worker.agentrl_process()
@@ -106,7 +106,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
         await worker.die()
     await until_back(worker)
     assert await roles.metrics() == {"cluster/extra_role_deaths": 9.0}
-    messages = [record.message for record in caplog.records if record.name == extra_workers.__name__]
+    messages = [record.message for record in caplog.records if record.name == extra_roles.__name__]
     assert "painter 0: no answer for 2 s; restarting" in messages
     worker.kill()
 
@@ -114,7 +114,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
 async def test_a_worker_that_is_being_built_again_is_not_mistaken_for_one_that_hangs(
     local_ray: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(extra_workers, "_SILENT_S", 0.5)
+    monkeypatch.setattr(extra_roles, "_SILENT_S", 0.5)
     worker = started(DiesWhileBuilt, {"deaths": 0, "notes": str(tmp_path), "build_s": 5})
     await worker.end_if_silent()
     await worker.until_placed()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from agentrl.cluster.job_environment import fields_of_job, refused_fields
-from agentrl.cluster.runtime import _runtime_env
+from agentrl.cluster.ray.job_environment import fields_of_job, refused_fields
+from agentrl.cluster.ray.runtime import _runtime_env
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -19,7 +19,7 @@ SHIPPED = {"working_dir": "gcs://_ray_pkg_0a62fe483960e4e9.zip"}
 START = """
 import sys
 from pathlib import Path
-from agentrl.cluster.runtime import ray_runtime
+from agentrl.cluster.ray.runtime import ray_runtime
 temp = Path(sys.argv[2])
 with ray_runtime(address=sys.argv[1], num_cpus=1, temp_dir=temp, user_folder=temp / "configs", keep_logs_in=temp):
     pass

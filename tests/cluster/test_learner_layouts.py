@@ -12,11 +12,11 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.model_worker import ModelWorker
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.worker_group import WorkerGroup
-from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection, RewardModelSection
-from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.workers.model_worker import ModelWorker
+from agentrl.cluster.workers.worker_group import WorkerGroup
+from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, RewardModelSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.types import Group
 from tests.training.training_cases import make_group, make_policy
 

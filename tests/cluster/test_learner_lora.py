@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.worker_group import WorkerGroup
-from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection
-from agentrl.config.schema import ActorSection, RunConfig
+from agentrl.cluster.workers.worker_group import WorkerGroup
+from agentrl.config.schema.algorithm import AlgorithmSection, LoraSection
+from agentrl.config.schema.run import ActorSection, RunConfig
 from tests.training.training_cases import make_group
 
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 
 from agentrl import clock
-from agentrl.cluster.history import RunHistory
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.worker_group import WorkerGroup
-from agentrl.config.algorithm_schema import AlgorithmSection, RewardModelSection
-from agentrl.config.cluster_schema import ClusterSection, PoolSection
-from agentrl.config.schema import RewardSection, RunConfig
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.workers.worker_group import WorkerGroup
+from agentrl.config.schema.algorithm import AlgorithmSection, RewardModelSection
+from agentrl.config.schema.cluster import ClusterSection, PoolSection
+from agentrl.config.schema.run import RewardSection, RunConfig
 from agentrl.errors import ModelDiedError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from tests.training.training_cases import make_group
 
 ROLES = ("actor", "ref", "critic", "reward")

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import ray
 
-from agentrl.cluster.spawn import ResourcePool, spawn
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.training.parallel import open_store
 from tests.cluster.workers import PlainWorker
 

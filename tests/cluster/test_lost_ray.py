@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-from agentrl.cluster.lost_ray import is_closing, wait_until_lost
+from agentrl.cluster.ray.lost_ray import is_closing, wait_until_lost
 
 control_store = subprocess.Popen([sys.argv[1], "60"])
 if sys.argv[2] == "many files":
@@ -34,6 +34,6 @@ def test_the_end_of_the_control_store_is_lost_ray_unless_the_run_closes(tmp_path
 
 
 def test_a_process_without_ray_has_lost_nothing():
-    code = "from agentrl.cluster.lost_ray import wait_until_lost; print(wait_until_lost())"
+    code = "from agentrl.cluster.ray.lost_ray import wait_until_lost; print(wait_until_lost())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

@@ -15,10 +15,10 @@ import pytest
 from ray.exceptions import RayError
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.node_drain import leaving_draining_nodes, remaining_times_s
+from agentrl.cluster.placement.node_drain import leaving_draining_nodes, remaining_times_s
 from agentrl.engine.base import EngineStats
 from agentrl.errors import AgentRLError, WorkerDiedError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import WeightSource
 from tests.fakes import idle_stats
 

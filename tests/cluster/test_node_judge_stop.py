@@ -8,7 +8,7 @@ import pytest
 from agentrl import clock
 from agentrl.cluster.node_judges import _stop
 from agentrl.errors import WorkerDiedError, WorkerError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 
 
 class Worker:

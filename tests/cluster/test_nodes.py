@@ -12,11 +12,11 @@ import pytest
 from ray.exceptions import RayError
 
 from agentrl import clock
-from agentrl.cluster import nodes as module
-from agentrl.cluster.history import RunHistory
-from agentrl.cluster.nodes import Node, Nodes
+from agentrl.cluster.placement import nodes as module
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.run_history import Node, RunHistory
 from agentrl.errors import InsufficientResourcesError, NotBuiltError, WorkerDiedError
-from agentrl.runners.virtual_time import VirtualTimeLoop, run_in_virtual_time
+from agentrl.simulation.virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 HEAD = Node(address="10.0.0.1", has={"CPU": 4.0, "GPU": 8.0}, free={"CPU": 1.0})
 LOOK_S = 5.0

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import ray
 
-from agentrl.cluster import launch, role_groups
-from agentrl.cluster.history import RunHistory
+from agentrl.cluster import launch, spawn_roles
 from agentrl.cluster.launch import require_room_here
-from agentrl.cluster.nodes import Nodes
-from agentrl.cluster.resource_pool import missing_for_pool, missing_in_total, reserve
-from agentrl.cluster.role_groups import Places, processes_of
-from agentrl.cluster.spawn import spawn
-from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
-from agentrl.config.schema import ActorSection, RolloutSection, RunConfig
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.placement.resource_pool import missing_for_pool, missing_in_total, reserve
+from agentrl.cluster.ray.spawn import spawn
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.spawn_roles import Places, processes_of
+from agentrl.config.schema.cluster import ClusterSection, ExtraRoleSection, PoolSection
+from agentrl.config.schema.run import ActorSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError, InsufficientResourcesError
 from tests.cluster.workers import PlainWorker
 
@@ -222,7 +222,7 @@ async def test_what_others_hold_is_said_with_their_names(local_ray: Path):
 
 @pytest.mark.ray
 async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(role_groups, "reserve", functools.partial(reserve, timeout_s=0.5))
+    monkeypatch.setattr(spawn_roles, "reserve", functools.partial(reserve, timeout_s=0.5))
     half = ray.cluster_resources()["CPU"] / 2
     own = {"own": PoolSection(num_processes=1, num_cpus=half - 0.5)}
     config = RunConfig(cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))

@@ -15,7 +15,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from agentrl.cluster.runtime import guarded_run, ray_runtime
+from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
 from agentrl.runners.command_line import run_command
 
 

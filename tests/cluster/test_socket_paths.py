@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cluster.runtime import ray_runtime
+from agentrl.cluster.ray.runtime import ray_runtime
 from agentrl.errors import ConfigError
 
 

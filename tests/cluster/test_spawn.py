@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.cluster.engine_handle import EngineHandle
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.workers.engine_calls import EngineHandle
 from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
 from agentrl.types import Deadline
 from tests.cluster.workers import BuiltByAwaiting, NeedsNoRole, PlainWorker, WaitingEngine

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl.cluster import engine_worker, model_worker, role_groups
-from agentrl.cluster.spawn import ResourcePool
-from agentrl.cluster.threads import threads_per_engine, threads_per_rank, with_threads
+from agentrl.cluster import spawn_roles
+from agentrl.cluster.placement.threads import threads_per_engine, threads_per_rank, with_threads
+from agentrl.cluster.ray.spawn import ResourcePool
+from agentrl.cluster.workers import engine_worker, model_worker
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 
 
 def config(*words: str) -> RunConfig:
@@ -60,10 +61,10 @@ def test_engines_of_a_cluster_share_the_cores_of_their_own_node(
         shipped.append(config)
         return [SimpleNamespace()]
 
-    monkeypatch.setattr(role_groups, "spawn", spawned)
-    monkeypatch.setattr(role_groups.EngineHandle, "of", lambda engine: engine)
+    monkeypatch.setattr(spawn_roles, "spawn", spawned)
+    monkeypatch.setattr(spawn_roles.EngineHandle, "of", lambda engine: engine)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
-    role_groups.spawn_engine(config(*words), ResourcePool(num_processes=1), 0)
+    spawn_roles.spawn_engine(config(*words), ResourcePool(num_processes=1), 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
     built: list[RunConfig] = []
     monkeypatch.setattr(engine_worker, "_build_engine", built.append)

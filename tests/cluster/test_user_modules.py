@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cluster.user_modules import search_like_workers, stage, worker_path
+from agentrl.cluster.ray.user_modules import search_like_workers, stage, worker_path
 from agentrl.config.class_path import import_by_path
 from agentrl.errors import ConfigError
 

@@ -11,13 +11,13 @@ import pytest
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.launch import require_transport
 from agentrl.cluster.weight_relay import WeightRelays
-from agentrl.cluster.weight_route import WeightSync, transport_of
-from agentrl.config.cluster_schema import ClusterSection, PoolSection
+from agentrl.cluster.weight_sync import WeightSync, transport_of
 from agentrl.config.layout import layout_problems
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.cluster import ClusterSection, PoolSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.engine.base import EngineStats
 from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import ray
 
-from agentrl.cluster import worker_group
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.cluster.worker_group import WorkerGroup
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.workers import worker_group
+from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.errors import (
     ConfigError,
     InsufficientResourcesError,

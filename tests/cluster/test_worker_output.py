@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentrl.cluster.worker_output import WorkerOutput
+from agentrl.cluster.ray.worker_output import WorkerOutput
 from agentrl.observability.logs import configure_logging
 
 pytestmark = pytest.mark.usefixtures("restored_logging")

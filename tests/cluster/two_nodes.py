@@ -15,9 +15,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 from agentrl.cluster.node_judges import node_judges
-from agentrl.cluster.runtime import guarded_run
-from agentrl.cluster.spawn import ResourcePool, spawn
-from agentrl.config.schema import JudgeSection
+from agentrl.cluster.ray.runtime import guarded_run
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.config.schema.run import JudgeSection
 from agentrl.judge.connection import JudgeConnection
 from agentrl.types import Deadline
 

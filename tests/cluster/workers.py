@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from agentrl.cluster.engine_handle import PackedEngine
-from agentrl.cluster.model_worker import ModelWorker
-from agentrl.cluster.network import own_address
+from agentrl.cluster.ray.network import own_address
+from agentrl.cluster.workers.engine_calls import PackedEngine
+from agentrl.cluster.workers.model_worker import ModelWorker
 from agentrl.errors import ConfigError, EngineDeadError, EngineError, PeerLostError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from tests.processes import still_running

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from judge_process import until
 
-from code_judge_server import process_tree
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail.launch.plan import make_plan
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox import Job, JobLimits, Outcome
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.executor import Job, JobLimits, Outcome
 from code_judge_server.schemas import IsolationTier
 
 MIB = 1024 * 1024
@@ -95,7 +95,7 @@ def launchers() -> list[int]:
     return [
         pid
         for pid in process_tree.children(os.getpid())
-        if b"code_judge_server.jail.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"code_judge_server.jail.launch.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from code_judge_server.jail import protocol
-from code_judge_server.jail.plan import Plan, job_environment, make_plan
+from code_judge_server.jail.launch.plan import Plan, job_environment, make_plan
 from code_judge_server.jail_executor.sealed_files import with_names
 from code_judge_server.schemas import IsolationTier
 

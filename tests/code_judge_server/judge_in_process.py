@@ -9,7 +9,7 @@ import pytest
 
 from code_judge_server.judging.judge import create_judge
 from code_judge_server.languages import offered_languages
-from code_judge_server.sandbox import Executor, Job, Outcome
+from code_judge_server.sandbox.executor import Executor, Job, Outcome
 from code_judge_server.schemas import IsolationTier, Submission, Verdict
 from code_judge_server.settings import Settings
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from code_judge_server.jail import protocol
-from code_judge_server.jail_executor.meters import TreeMeter
-from code_judge_server.jail_executor.oom_kills import OomKills
+from code_judge_server.jail_executor.meters import OomKills, TreeMeter
 from code_judge_server.jail_executor.running_job import RunningJob
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.sandbox import Job, JobLimits
+from code_judge_server.sandbox.executor import Job, JobLimits
 
 LIMITS = JobLimits(cpu_time_s=1, wall_time_s=5, memory_bytes=2**26, output_bytes=1000, max_tasks=4, disk_bytes=2**20)
 JOB = Job(

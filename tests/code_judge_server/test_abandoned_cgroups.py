@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from code_judge_server.jail import folder_lock
-from code_judge_server.jail.cgroups import NoCgroupsError, make_cgroups
+from code_judge_server.jail.kernel import folder_lock
+from code_judge_server.jail.kernel.cgroups import NoCgroupsError, make_cgroups
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="this machine has no bash")
 

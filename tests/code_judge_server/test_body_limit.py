@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from code_judge_server.api.body_limit import LimitBody
 from code_judge_server.api.http_errors import RejectedError
+from code_judge_server.api.limits.body_limit import LimitBody
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from code_judge_server.ending import Ending
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
-from code_judge_server.sandbox import ExecutorError, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError, Outcome
 
 
 def compilation(artifact: bytes | None = b"x", *, is_lasting: bool = True, stderr: bytes = b"") -> Compilation:

@@ -10,7 +10,7 @@ import pytest
 from judge_process import JudgeProcess
 
 from code_judge_server.api.http_errors import RejectedError
-from code_judge_server.api.json_bounds import has_more_than, refuse_costly_json
+from code_judge_server.api.limits.json_bounds import has_more_than, refuse_costly_json
 
 
 def connection(judge: JudgeProcess) -> socket.socket:

@@ -16,16 +16,16 @@ from jail_driver import jail
 from judge_process import until
 from scripted_slot import ENDED, OtherEnd, begin, closes, sends, slot_with_other_end
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
-from code_judge_server.jail.confinement import Confinement
-from code_judge_server.jail.enclosure import EnclosureError
-from code_judge_server.jail.plan import make_plan
-from code_judge_server.jail.slot import Slot as JailSlot
+from code_judge_server.jail.launch.plan import make_plan
+from code_judge_server.jail.slot.confinement import Confinement
+from code_judge_server.jail.slot.enclosure import EnclosureError
+from code_judge_server.jail.slot.slot import Slot as JailSlot
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.slot import Slot
-from code_judge_server.sandbox import Job
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job
 from code_judge_server.schemas import IsolationTier
 
 MANY_FOLDERS = """

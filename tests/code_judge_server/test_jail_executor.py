@@ -22,10 +22,10 @@ from executor_jobs import (
 )
 from judge_process import until
 
-from code_judge_server import process_tree
-from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox import Job
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -24,13 +24,13 @@ from executor_jobs import (
 from jail_tiers import NAMESPACE_TIERS
 from judge_process import until, wait_until
 
-from code_judge_server import process_tree
-from code_judge_server.ending import Ending
-from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail.launch.plan import make_plan
 from code_judge_server.jail_executor import executor as executor_module
 from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox import ExecutorError
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError
 from code_judge_server.schemas import IsolationTier
 
 

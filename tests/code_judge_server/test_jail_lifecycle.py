@@ -18,10 +18,10 @@ from jail_driver import Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 from judge_process import wait_until
 
-from code_judge_server import process_tree
 from code_judge_server.jail import protocol
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.launcher import Launcher, _Zygote
+from code_judge_server.jail.launch.launcher import Launcher, _Zygote
+from code_judge_server.jail.probe.canaries import find_tier
+from code_judge_server.sandbox import process_tree
 from code_judge_server.schemas import IsolationTier
 from tests.processes import still_running
 

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from executor_jobs import started_executor, tier_or_skip
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.jail_executor.unwaited_cpu import UnwaitedCpu
-from code_judge_server.sandbox import Job, JobLimits
+from code_judge_server.jail_executor.meters import UnwaitedCpu
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job, JobLimits
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

@@ -11,7 +11,7 @@ import pytest
 from jail_driver import MIB, Jail, jail
 from jail_tiers import NAMESPACE_TIERS
 
-from code_judge_server.jail import compiled
+from code_judge_server.jail.native import compiled
 
 pytestmark = pytest.mark.skipif(not NAMESPACE_TIERS, reason="this machine gives no namespaces")
 

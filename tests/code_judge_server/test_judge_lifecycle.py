@@ -14,7 +14,7 @@ import httpx
 import pytest
 from judge_process import COMMAND, Gate, JudgeProcess, pids_with, running_judge, wait_until
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 
 _SYMPY_S = 0.3
 """Import time of sympy on the machine for which three seconds are required."""

@@ -10,9 +10,9 @@ import pytest_asyncio
 from executor_jobs import BEGUN, TIERS, num_begun, python, started_executor, tier_or_skip, until_begun
 from judge_in_process import judge_in_process
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox import Job, Outcome
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job, Outcome
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from judge_process import JudgeProcess
 
-from code_judge_server.jail.canaries import find_tier
-from code_judge_server.jail.plan import HiddenPathError, make_plan
+from code_judge_server.jail.launch.plan import HiddenPathError, make_plan
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.schemas import IsolationTier
 
 PROGRAM = """

@@ -17,7 +17,7 @@ from scripted_executor import ScriptedExecutor, queue_on, settle
 from code_judge_server.api.live_output import LiveRun
 from code_judge_server.judging.judge import create_judge
 from code_judge_server.languages import offered_languages
-from code_judge_server.sandbox import Job, Outcome
+from code_judge_server.sandbox.executor import Job, Outcome
 from code_judge_server.schemas import SubmissionRequest
 from code_judge_server.settings import Settings
 

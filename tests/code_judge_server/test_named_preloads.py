@@ -7,7 +7,7 @@ import pytest
 from jail_tiers import EVERY_TIER
 from judge_process import JudgeProcess, running_judge
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.schemas import IsolationTier
 
 NAMED = '{"extra": ["wave"]}'

@@ -15,8 +15,8 @@ import pytest
 from judge_process import COMMAND, WITHOUT_MODULES, JudgeProcess, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
-from code_judge_server.api.open_connections import OpenConnections
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.api.limits.open_connections import OpenConnections
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.metrics import Metrics
 from code_judge_server.schemas import IsolationTier
 

@@ -10,7 +10,7 @@ from judge_in_process import JudgeInProcess
 
 from code_judge_server.judging.precompiled_header import PrecompiledHeader
 from code_judge_server.languages import PrecompiledHeaderRules
-from code_judge_server.sandbox import ExecutorError, Job, JobLimits, Outcome
+from code_judge_server.sandbox.executor import ExecutorError, Job, JobLimits, Outcome
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

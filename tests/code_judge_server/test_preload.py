@@ -64,7 +64,7 @@ def test_a_hostile_program_costs_no_time(source: bytes):
 
 def test_the_frames_below_a_program_can_be_hidden_here():
     # Where they could not, nothing would fail but parity: `measure` must know this version of CPython.
-    code = "from code_judge_server.jail.hidden_frames import measure; print(type(measure()).__name__)"
+    code = "from code_judge_server.jail.python.hidden_frames import measure; print(type(measure()).__name__)"
     completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from code_judge_server.ending import Ending
 from code_judge_server.process_executor.executor import ProcessExecutor
-from code_judge_server.sandbox import Job, JobLimits
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import Job, JobLimits
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from code_judge_server.jail import protocol
-from code_judge_server.jail.plan import Plan, job_environment, make_plan
+from code_judge_server.jail.launch.plan import Plan, job_environment, make_plan
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import TreeMeter
-from code_judge_server.jail_executor.oom_kills import OomKills
+from code_judge_server.jail_executor.meters import OomKills, TreeMeter
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.sandbox import Job, JobLimits, Outcome
+from code_judge_server.sandbox.executor import Job, JobLimits, Outcome
 from code_judge_server.schemas import IsolationTier
 
 _ANSWER_TIMEOUT_S = 60.0

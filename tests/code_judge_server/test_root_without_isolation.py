@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from judge_process import JudgeProcess, running_judge
 
-from code_judge_server import work_folder
+from code_judge_server.sandbox import work_folder
 
 LOG = "judge.log"
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from code_judge_server.api.http_errors import install_error_handlers
 from code_judge_server.compatible.sandbox_fusion_api import _has_killed_itself, sandbox_fusion_router
 from code_judge_server.languages import offered_languages
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.executor import JobLimits
 from code_judge_server.schemas import IsolationTier, Verdict, VerdictStatus
 from code_judge_server.settings import Settings
 

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from code_judge_server.jail import proc_files, process_sharing, seccomp_filter
+from code_judge_server.jail.kernel import proc_files, seccomp_filter
+from code_judge_server.jail.python import process_sharing
 
 PUT_ON = """
 import asyncio, json, os, resource, select, selectors, shutil, subprocess, sys
-from code_judge_server.jail import syscalls
+from code_judge_server.jail.kernel import syscalls
 os.chdir(sys.argv[2])
 with open("own", "w"), open("source", "w"):
     pass

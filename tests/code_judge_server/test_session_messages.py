@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
-from code_judge_server.jail_executor.meters import Usage
-from code_judge_server.jail_executor.peak_memory import PeakMemory
+from code_judge_server.jail_executor.meters import PeakMemory, Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox import JobLimits
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import JobLimits
 from code_judge_server.sessions.running_cell import CellInput
 from code_judge_server.sessions.session import CellRefusedError, Session, SessionDiedError
 

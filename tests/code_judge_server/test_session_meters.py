@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 from judge_process import until
 
-from code_judge_server.jail_executor.meters import Usage
-from code_judge_server.jail_executor.peak_memory import PeakMemory
+from code_judge_server.jail_executor.meters import PeakMemory, Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox import JobLimits, Spent
+from code_judge_server.sandbox.executor import JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellInput, RunningCell
 

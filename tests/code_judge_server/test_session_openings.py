@@ -17,11 +17,11 @@ from judge_process import JudgeProcess, wait_until
 from session_client import Session
 from session_judge import TIERS_AND_USERS, session_judge
 
-from code_judge_server import process_tree
 from code_judge_server.app import create_app
-from code_judge_server.jail.plan import make_plan
+from code_judge_server.jail.launch.plan import make_plan
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.jail_executor.private_slot import PrivateSlot
+from code_judge_server.sandbox import process_tree
 from code_judge_server.schemas import IsolationTier, Rejection
 from code_judge_server.sessions import manager, session, session_job
 from code_judge_server.settings import Settings

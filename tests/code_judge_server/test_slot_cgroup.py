@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from code_judge_server.jail.cgroups import Cgroups, NoCgroupsError, make_cgroups
-from code_judge_server.jail.slot_cgroup import SlotCgroup
+from code_judge_server.jail.kernel.cgroups import Cgroups, NoCgroupsError, make_cgroups
+from code_judge_server.jail.slot.slot_cgroup import SlotCgroup
 
 MIB = 1024 * 1024
 FILES = {
@@ -105,7 +105,7 @@ def test_a_server_in_another_container_leaves_the_groups_of_this_one_alone():
     except NoCgroupsError as error:
         pytest.skip(str(error))
     groups.make_slots(1)
-    program = "from code_judge_server.jail.cgroups import make_cgroups; make_cgroups().remove()"
+    program = "from code_judge_server.jail.kernel.cgroups import make_cgroups; make_cgroups().remove()"
     subprocess.run(["unshare", "--pid", "--fork", sys.executable, "-c", program], check=True)
     assert all(folder.is_dir() for folder in (*groups.folders.values(), *groups.slot_folders(0).values()))
     groups.remove()

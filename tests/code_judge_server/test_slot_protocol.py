@@ -14,16 +14,15 @@ import pytest
 from judge_process import wait_until
 from scripted_slot import ENDED, LIMITS, OtherEnd, begin, closes, sends, slot_with_other_end, start
 
-from code_judge_server.ending import Ending
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.messages import JailDiedError
-from code_judge_server.jail_executor.meters import TreeMeter, Usage
-from code_judge_server.jail_executor.oom_kills import OomKills
+from code_judge_server.jail_executor.meters import OomKills, TreeMeter, Usage
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.sandbox import ExecutorError, Job
+from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.executor import ExecutorError, Job
 
 
 @pytest.fixture

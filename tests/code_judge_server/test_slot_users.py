@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge, wait_until
 
-from code_judge_server.jail.slot_users import SlotUsers, find_slot_users, first_user_of, first_user_of_any
-from code_judge_server.jail.user_namespace import become_slot_user, enter_user_namespace, enter_user_namespace_with
+from code_judge_server.jail.kernel.slot_users import SlotUsers, find_slot_users, first_user_of, first_user_of_any
+from code_judge_server.jail.kernel.user_namespace import (
+    become_slot_user,
+    enter_user_namespace,
+    enter_user_namespace_with,
+)
 
 PIPE_BYTES = 65536
 MANY_DESCRIPTORS = 2500

@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-from code_judge_server import process_tree
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.running_job import ASLEEP_AFTER_SAMPLES, SAMPLE_INTERVAL_S, RunningJob
-from code_judge_server.sandbox import Job, JobLimits
+from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.executor import Job, JobLimits
 
 LIMITS = JobLimits(
     cpu_time_s=10, wall_time_s=1000, memory_bytes=1 << 30, max_tasks=10, disk_bytes=1 << 20, output_bytes=1000

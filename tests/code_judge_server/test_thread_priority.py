@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, os, struct, sys
-from code_judge_server.thread_priority import raise_thread_priority
+from code_judge_server.sandbox.thread_priority import raise_thread_priority
 
 def nice_and_slice_ns():
     attributes = ctypes.create_string_buffer(48)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from judge_process import COMMAND, WITHOUT_MODULES
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier
 

@@ -12,8 +12,8 @@ import uvicorn
 from judge_process import wait_until
 from starlette.types import Receive, Scope, Send
 
-from code_judge_server.api.http_protocol import BoundedHttpProtocol
-from code_judge_server.api.open_connections import OpenConnections
+from code_judge_server.api.limits.http_protocol import BoundedHttpProtocol
+from code_judge_server.api.limits.open_connections import OpenConnections
 from code_judge_server.metrics import Metrics
 
 WRITE_TIMEOUT_S = 0.5

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection, RewardModelSection
-from agentrl.config.cluster_schema import ClusterSection, ExtraRoleSection, PoolSection
 from agentrl.config.layout import gpu_shares, layout, layout_problems, pool_users, processes_per_node
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.algorithm import AlgorithmSection, LoraSection, RewardModelSection
+from agentrl.config.schema.cluster import ClusterSection, ExtraRoleSection, PoolSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
 
 POOLS = "pools: {main: {num_processes: 2}, aside: {processes_per_node: [1, 1]}}"

@@ -7,7 +7,7 @@ import pytest
 from agentrl.config.class_path import import_by_path
 from agentrl.config.flatten import flatten
 from agentrl.config.load import find_config_file, load_run_config, resolve_path
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
 from tests.config.small_config import MINIMAL, refused
 

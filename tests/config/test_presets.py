@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agentrl.config.algorithm_schema import AlgorithmSection
 from agentrl.config.load import load_run_config
+from agentrl.config.schema.algorithm import AlgorithmSection
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = re.findall(

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.seldom_meant import config_warnings
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.warnings import config_warnings
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SHIPPED = sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.parent.glob("examples/*/run.yaml")])

@@ -7,14 +7,14 @@ from agentrl.algorithms.aggregation import AGGREGATIONS
 from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
 from agentrl.algorithms.policy_loss import POLICY_LOSSES
 from agentrl.algorithms.token_advantage import TOKEN_ADVANTAGES
-from agentrl.config.algorithm_schema import (
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.algorithm import (
     ADVANTAGE_NAMES,
     AGGREGATION_NAMES,
     KL_ESTIMATOR_NAMES,
     POLICY_LOSS_NAMES,
     TOKEN_ADVANTAGE_NAMES,
 )
-from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
 
 DEMO = str(Path(__file__).resolve().parents[2] / "configs" / "demo.yaml")

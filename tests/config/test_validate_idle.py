@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

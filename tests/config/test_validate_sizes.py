@@ -10,7 +10,7 @@ from agentrl.config.load import load_run_config
 from agentrl.config.sft_load import load_sft_config
 from agentrl.data.rows import read_rows
 from agentrl.errors import ConfigError
-from agentrl.runners.model_folders import check_model_path
+from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.tools.loader import load_tool_file
 from tests.config.small_config import MINIMAL, refused
 

@@ -16,8 +16,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.engine.embedded.engine import TransformersEngine
 
 VOCABULARY = 64
 _FAMILIES = {

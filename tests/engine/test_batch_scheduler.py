@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ModelSection
-from agentrl.engine.batch_scheduler import MAX_PREFILL_TOKENS_PER_STEP, BatchScheduler, Request
-from agentrl.engine.language_model import LanguageModel
+from agentrl.config.schema.run import ModelSection
+from agentrl.engine.embedded.model import LanguageModel
+from agentrl.engine.embedded.scheduler import MAX_PREFILL_TOKENS_PER_STEP, BatchScheduler, Request
 from agentrl.engine.stop_strings import StopStrings
 from agentrl.types import SamplingParams
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 
 Save = Callable[..., str]
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import torch
 
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, FinishReason
 from tests.engine.engine_driver import ask_greedily, until_generated, until_present

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import EngineError
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily, until_generated, until_present
 
 Start = Callable[..., Awaitable[TransformersEngine]]

@@ -19,9 +19,9 @@ from transformers import (
     StableLmConfig,
 )
 
-from agentrl.config.schema import ModelSection
-from agentrl.engine.kv_cache import Chunk
-from agentrl.engine.language_model import LanguageModel
+from agentrl.config.schema.run import ModelSection
+from agentrl.engine.embedded.kv_cache import Chunk
+from agentrl.engine.embedded.model import LanguageModel
 from agentrl.errors import ConfigError
 
 TOKENS = np.random.default_rng(0).integers(0, 64, size=(8, 300), dtype=np.int32)

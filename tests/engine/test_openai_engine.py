@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentrl.config.schema import ModelSection, OpenAIEngineSection, RolloutSection
-from agentrl.engine.openai_engine import OpenAIEngine
+from agentrl.config.schema.run import ModelSection, OpenAIEngineSection, RolloutSection
+from agentrl.engine.openai.engine import OpenAIEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import Transport, WeightSource

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine import openai_engine
+from agentrl.engine.openai import engine as openai_engine
 from agentrl.errors import EngineError
 from agentrl.types import SamplingParams
 from tests.engine.openai_server import Body, Event, OpenAIServer, Pause, Status, chunk, served, usual

@@ -17,8 +17,8 @@ import pytest
 import pytest_asyncio
 import torch
 
-from agentrl.config.schema import ModelSection, OpenAIEngineSection, RolloutSection
-from agentrl.engine.openai_engine import OpenAIEngine
+from agentrl.config.schema.run import ModelSection, OpenAIEngineSection, RolloutSection
+from agentrl.engine.openai.engine import OpenAIEngine
 from agentrl.errors import EngineError
 from agentrl.types import FinishReason
 from tests.engine.engine_driver import ask, ask_greedily

@@ -1,6 +1,6 @@
 import numpy as np
 
-from agentrl.engine.prefix_rows import Placement, PrefixRows
+from agentrl.engine.embedded.prefix_rows import Placement, PrefixRows
 
 PROMPT = np.arange(100, 150, dtype=np.int32)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from agentrl.engine.sampling import sample
+from agentrl.engine.embedded.sampling import sample
 from agentrl.types import SamplingParams
 
 LOGITS = torch.tensor([2.0, -1.0, 0.5, 1.5, -torch.inf, 0.0])

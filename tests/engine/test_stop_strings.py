@@ -2,9 +2,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.engine.stop_strings import StopStrings, end_of_stop
-from agentrl.engine.tokenizer import text_decoder
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.models.tokenizer import text_decoder
 from agentrl.types import Deadline, FinishReason, SamplingParams
 from tests.engine.engine_driver import ask_greedily
 from tests.engine.vllm_engine.cases import POLICY, problems

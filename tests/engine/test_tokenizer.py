@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from agentrl.engine import tokenizer as tokenizer_module
-from agentrl.engine.tokenizer import load_tokenizer, tokenizer_class
 from agentrl.errors import ConfigError
+from agentrl.models import tokenizer as tokenizer_module
+from agentrl.models.tokenizer import load_tokenizer, tokenizer_class
 
 POLICY = Path("examples/arithmetic/policy")
 TEXTS = ["How much is 6 * 7?", "<|im_start|>user\nDon't  stop\n\n42 ünïcödé 数学<|im_end|>", " leading", ""]
@@ -53,8 +53,8 @@ import asyncio
 import sys
 
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
-from agentrl.engine.tokenizer import tokenizer_class
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
+from agentrl.models.tokenizer import tokenizer_class
 from agentrl.types import Prompt
 
 model = sys.argv[1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.types import Completion, FinishReason
 from tests.engine.engine_driver import ask

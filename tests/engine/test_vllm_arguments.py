@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.vllm_arguments import engine_arguments, memory_hint, process_environment, read_model_facts
+from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.engine.vllm.arguments import engine_arguments, memory_hint, process_environment, read_model_facts
 from agentrl.errors import ConfigError
 
 MODEL = ModelSection(path=str(Path(__file__).parents[2] / "examples" / "arithmetic" / "policy"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentrl.engine.vllm_processes import VllmProcesses
+from agentrl.engine.vllm.processes import VllmProcesses
 from tests.processes import still_running
 
 
@@ -62,7 +62,7 @@ async def test_what_is_left_of_the_processes_and_sockets_is_removed() -> None:
 
 ENGINE = '''
 import asyncio, multiprocessing, os, time
-from agentrl.engine.vllm_processes import VllmProcesses
+from agentrl.engine.vllm.processes import VllmProcesses
 
 CORE = """
 import contextlib, time

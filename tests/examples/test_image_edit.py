@@ -12,13 +12,13 @@ import pytest
 
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
-from agentrl.cluster.extra_workers import spawn_extra_worker
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.spawn import ResourcePool
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool
+from agentrl.cluster.workers.extra_roles import spawn_extra_worker
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ConfigError, ToolError
-from agentrl.runners.extra_roles import check_extra_roles
+from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
@@ -162,7 +162,7 @@ def test_the_example_passes_the_look_before_the_start(monkeypatch: pytest.Monkey
         ("image_worker.NoSuchWorker", "has no `NoSuchWorker`"),
         ("image_worker.paint_gallery", "is not a class"),
         ("decimal.Decimal", "takes no `config` and no `role`"),
-        ("agentrl.cluster.model_worker.ModelWorker", "has no `async def edit`"),
+        ("agentrl.cluster.workers.model_worker.ModelWorker", "has no `async def edit`"),
     ],
 )
 def test_a_class_that_cannot_serve_is_refused_with_the_reason(

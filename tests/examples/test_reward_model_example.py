@@ -2,9 +2,9 @@ from itertools import islice
 from pathlib import Path
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.runners.model_folders import check_models
-from agentrl.training.model import load_classifier
-from agentrl.training.scalar_model import classifier_model
+from agentrl.run.preflight.models.folders import check_models
+from agentrl.training.model.decoder import load_classifier
+from agentrl.training.model.scalar_model import classifier_model
 from examples.arithmetic.generate import validation_problems
 from examples.arithmetic.train_reward_model import accuracy, held_out_dialogues, train, training_dialogues
 

@@ -2,7 +2,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agentrl.config.schema import CodeJudgeTools, JudgeSection
+from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 from agentrl.judge.connection import JudgeConnection, check_address, fill_address, lacks_address
 

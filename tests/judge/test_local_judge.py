@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentrl.config.schema import JudgeSection
+from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 from agentrl.judge import local
 from agentrl.judge.client import JudgeClient
@@ -69,7 +69,7 @@ def test_settings_of_another_judge_in_the_environment_do_not_reach_it(monkeypatc
 
 def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to_name() -> None:
     program = textwrap.dedent("""
-        from agentrl.config.schema import JudgeSection
+        from agentrl.config.schema.run import JudgeSection
         from agentrl.errors import ConfigError, JudgeUnavailableError
         from agentrl.judge.local import LocalJudge
         try:
@@ -118,7 +118,7 @@ def test_a_judge_that_cannot_even_import_says_the_cause_and_no_traceback(
 def test_it_dies_with_a_parent_that_is_killed() -> None:
     program = textwrap.dedent("""
         import time
-        from agentrl.config.schema import JudgeSection
+        from agentrl.config.schema.run import JudgeSection
         from agentrl.judge.local import LocalJudge
         with LocalJudge(JudgeSection(min_isolation="D")) as judge:
             print(judge.port, flush=True)

@@ -5,8 +5,8 @@ import pytest
 from matplotlib.image import imread
 
 from agentrl.observability.metrics_file import MetricsFile
-from agentrl.observability.reward_curve import draw_reward_curve
-from agentrl.observability.text_curve import text_curve
+from agentrl.observability.reports.reward_curve import draw_reward_curve
+from agentrl.observability.reports.text_curve import text_curve
 
 
 def learning_run(folder: Path, num_steps: int) -> Path:

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentrl.observability.failure_report import count_failures, describe_failures, warn_of_failures
+from agentrl.observability.reports.failure import count_failures, describe_failures, warn_of_failures
 from agentrl.types import Failure, FailureClass, Termination
 from tests.observability.test_rollout_metrics import LOST, SUMMARY
 

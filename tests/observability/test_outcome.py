@@ -1,8 +1,8 @@
 import pytest
 
-from agentrl.config.algorithm_schema import SelectionSection
+from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.errors import ConfigError
-from agentrl.observability.outcome import is_solved, outcome
+from agentrl.observability.reports.outcome import is_solved, outcome
 from agentrl.observability.rollout_metrics import reward_breakdown, summarise, summarise_validation
 from agentrl.types import Termination
 from tests.summaries import short_summary

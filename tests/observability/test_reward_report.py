@@ -1,6 +1,6 @@
-from agentrl.config.algorithm_schema import SelectionSection
-from agentrl.config.reward_schema import RewardSection
-from agentrl.observability.reward_report import reward_warnings
+from agentrl.config.schema.algorithm import SelectionSection
+from agentrl.config.schema.reward import RewardSection
+from agentrl.observability.reports.reward import reward_warnings
 from agentrl.types import Termination, TrajectorySummary
 from tests.summaries import SELECTION, short_summary
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentrl.observability.failure_report import count_failures
+from agentrl.observability.reports.failure import count_failures
 from agentrl.observability.rollout_metrics import summarise, summarise_validation
 from agentrl.types import Failure, FailureClass, Termination
 from tests.summaries import SELECTION, short_summary

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from agentrl.observability.failure_report import warn_of_failures
-from agentrl.observability.tool_report import describe_failing_tools, tally_calls
+from agentrl.observability.reports.failure import warn_of_failures
+from agentrl.observability.reports.tools import describe_failing_tools, tally_calls
 from agentrl.tools.base import Episode
 from agentrl.tools.function_tool import FunctionTool
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus, ToolTally, Turn

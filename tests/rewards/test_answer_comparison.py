@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.rewards.answer_comparison import equal_answers, equal_by_text, is_hopeless
-from agentrl.rewards.answer_text import plain_number
-from agentrl.rewards.symbolic import equal_values
+from agentrl.rewards.answers.comparison import equal_answers, equal_by_text, is_hopeless
+from agentrl.rewards.answers.symbolic import equal_values
+from agentrl.rewards.answers.text import plain_number
 
 PAIRS = Path(__file__).with_name("answer_pairs.tsv")
 

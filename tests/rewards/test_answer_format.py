@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from agentrl.config.reward_schema import AnswerFormat
-from agentrl.config.schema import RewardSection
-from agentrl.rewards.answer_format import READS, find_answer, requested_format
+from agentrl.config.schema.reward import AnswerFormat
+from agentrl.config.schema.run import RewardSection
+from agentrl.rewards.answers.format import READS, find_answer, requested_format
 from agentrl.types import Message
 
 GSM8K_VERL = 'How many clips? Let\'s think step by step and output the final answer after "####".'

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.agent_loop.reward_thread import isolated_reward
-from agentrl.agent_loop.scoring import score
-from agentrl.config.reward_schema import RewardSection
+from agentrl.agent_loop.scoring import isolated_reward, score
+from agentrl.config.schema.reward import RewardSection
 from agentrl.data.columns import PromptColumns
 from agentrl.data.rows import Row
 from agentrl.errors import ConfigError, UnexplainedError

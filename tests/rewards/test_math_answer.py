@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.config.schema import RewardSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError
-from agentrl.rewards.answer_format import find_answer
-from agentrl.rewards.answer_stats import AnswerStats
+from agentrl.rewards.answers.format import find_answer
+from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import MathAnswerReward
 from agentrl.types import Deadline, Prompt, ToolResult, ToolStatus, Turn

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from agentrl.errors import RolloutError
-from agentrl.rewards.math_equivalence import EquivalencePool
+from agentrl.rewards.answers.equivalence import EquivalencePool
 from agentrl.types import Deadline
 from tests.processes import still_running
 
@@ -169,7 +169,7 @@ async def test_closing_leaves_no_process() -> None:
 def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
     program = textwrap.dedent(f"""
         import asyncio
-        from agentrl.rewards.math_equivalence import EquivalencePool
+        from agentrl.rewards.answers.equivalence import EquivalencePool
         from agentrl.types import Deadline
 
         async def main():

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema import JudgeSection, RewardSection
+from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD
 from agentrl.rewards.loader import build_reward, check_reward, fill_reward_address, reward_needs_judge

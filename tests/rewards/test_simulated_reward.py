@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.rewards.simulated_reward import SimulatedReward
+from agentrl.simulation.reward import SimulatedReward
 from agentrl.types import Deadline, Prompt, Turn
 
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.reward_schema import RewardPartSection, RewardSection
-from agentrl.config.schema import JudgeSection
+from agentrl.config.schema.reward import RewardPartSection, RewardSection
+from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import ConfigError, UnexplainedError
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD
 from agentrl.rewards.loader import build_reward, check_reward, fill_reward_address, reward_needs_judge

@@ -22,18 +22,18 @@ from transformers import (
 )
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.validate import Purpose
-from agentrl.engine.language_model import LanguageModel
+from agentrl.config.validation.ranges import Purpose
+from agentrl.engine.embedded.model import LanguageModel
 from agentrl.errors import ConfigError
-from agentrl.runners.model_folders import check_weights
-from agentrl.runners.run import prepare, prepare_evaluation
-from agentrl.runners.sft_run import prepare as prepare_warm_start
-from agentrl.training.building import open_model
-from agentrl.training.folder_trial import try_folder
-from agentrl.training.model import load_classifier, load_model
-from agentrl.weight_sync.weight_files import tensor_shapes
+from agentrl.models.weight_files import tensor_shapes
+from agentrl.run.plan import prepare, prepare_evaluation
+from agentrl.run.preflight.models.folders import check_weights
+from agentrl.run.sft.run import prepare as prepare_warm_start
+from agentrl.training.model.decoder import load_classifier, load_model
+from agentrl.training.model.folder_trial import try_folder
+from agentrl.training.model.sharded_model import open_model
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 CRITIC = ["algorithm.advantage=gae"]

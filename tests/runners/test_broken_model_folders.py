@@ -7,9 +7,9 @@ from transformers import AutoModelForSequenceClassification
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
-from agentrl.runners.memory_check import check_memory, read_size
-from agentrl.runners.model_folders import check_models, check_weights
-from agentrl.runners.run import prepare, training_warnings
+from agentrl.run.plan import prepare, training_warnings
+from agentrl.run.preflight.memory import check_memory, read_size
+from agentrl.run.preflight.models.folders import check_models, check_weights
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 

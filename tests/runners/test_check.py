@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.schema import RewardSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, RolloutError, ToolError, UnexplainedError
+from agentrl.run.preflight.plugins import _score_answers, _started_reward
+from agentrl.run.preflight.process_table import process_table
+from agentrl.run.preflight.report import CheckReport
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.check_report import CheckReport
-from agentrl.runners.plugin_trial import _score_answers, _started_reward
-from agentrl.runners.process_table import process_table
 from agentrl.types import Prompt, Turn
 
 
@@ -159,7 +159,7 @@ async def test_a_function_that_returns_none_is_refused_unless_its_hint_allows_it
 
 BLOCKED = """
 import re
-from agentrl.runners.blocked_calls import ended_if_blocked
+from agentrl.run.preflight.blocked_calls import ended_if_blocked
 with ended_if_blocked("tool `a`", limit_s=0.0, margin_s=30.0):
     pass
 with ended_if_blocked("tool `b`", limit_s=0.2, margin_s=0.1):

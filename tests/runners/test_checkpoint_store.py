@@ -9,8 +9,8 @@ import fsspec
 import orjson
 import pytest
 
+from agentrl.checkpoints.store import CheckpointStore, RunState
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.runners.checkpoint_store import CheckpointStore, RunState
 from tests.object_store import object_store
 
 

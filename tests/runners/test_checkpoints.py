@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from agentrl.config.checkpoint_schema import CheckpointSection
+from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.writer import PASS_RATES, CheckpointKeeper
+from agentrl.config.schema.checkpoint import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import CheckpointError, ModelDiedError
-from agentrl.runners.checkpoint_store import CheckpointStore, RunState
-from agentrl.runners.checkpoints import PASS_RATES, CheckpointKeeper
 from agentrl.training.checkpoint import CheckpointWriter
 from agentrl.training.parallel import Parallel
 from tests.small_disk import fill, small_disk

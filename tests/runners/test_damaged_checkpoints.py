@@ -6,13 +6,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import DamagedCheckpointError
+from agentrl.run.plan import prepare
 from agentrl.runners import rstar2
-from agentrl.runners.checkpoint_store import CheckpointStore, RunState
-from agentrl.runners.checkpoints import PASS_RATES
-from agentrl.runners.run import prepare
 
 STEPS = (10, 20)
 

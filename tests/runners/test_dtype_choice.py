@@ -8,17 +8,17 @@ import yaml
 
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
-from agentrl.runners import dtype_choice
-from agentrl.runners.dtype_choice import best_dtype, choose_dtype
-from agentrl.runners.run import prepare
-from agentrl.training import bfloat16_support
+from agentrl.models import bfloat16_support
+from agentrl.run.plan import prepare
+from agentrl.run.preflight.models import dtype
+from agentrl.run.preflight.models.dtype import best_dtype, choose_dtype
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool = False, capability: float = 0.0):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(dtype_choice, "gpus_here", lambda: int(capability > 0))
-    monkeypatch.setattr(dtype_choice, "_lowest_capability", lambda: capability)
+    monkeypatch.setattr(dtype, "gpus_here", lambda: int(capability > 0))
+    monkeypatch.setattr(dtype, "_lowest_capability", lambda: capability)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.checkpoints.writer import ROLLOUTS
 from agentrl.config.load import load_run_config
 from agentrl.data.prompts import PromptDataset
-from agentrl.runners.checkpoints import ROLLOUTS
 from agentrl.trajectories.store import read_trajectories
 from tests.runners.run_process import (
     SIGNALS,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Deadline, SamplingParams, Trajectory
 from tests.engine.openai_server import POLICY, Body, OpenAIServer, chunk, encoded, served

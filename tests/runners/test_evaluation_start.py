@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError, RolloutError
+from agentrl.run.plan import EvaluationPlan, prepare_evaluation
 from agentrl.runners.evaluate import require_measured, result_table
-from agentrl.runners.run import EvaluationPlan, prepare_evaluation
 from agentrl.types import Failure, FailureClass
 from tests.summaries import short_summary
 

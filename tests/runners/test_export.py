@@ -13,18 +13,18 @@ import fsspec
 import pytest
 from transformers import AutoModelForCausalLM
 
+from agentrl.checkpoints.store import RunState
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import CheckpointError, ConfigError
+from agentrl.run.directory import RunDirectory
 from agentrl.runners import export
-from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.run_directory import RunDirectory
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from tests.object_store import object_store
 from tests.small_disk import fill, small_disk
 from tests.training.training_cases import alone, make_policy, step_groups

@@ -12,9 +12,9 @@ import boto3
 import fsspec
 import pytest
 
+from agentrl.checkpoints.atomic_folder import _put, place_of, written_whole
+from agentrl.checkpoints.object_store import refuse_missing_bucket
 from agentrl.errors import ConfigError
-from agentrl.runners.export_target import _put, place_of, written_whole
-from agentrl.runners.stores import refuse_missing_bucket
 from tests.object_store import BUCKET, object_store
 from tests.small_disk import small_disk
 
@@ -128,7 +128,7 @@ def test_while_an_export_clears_up_no_other_one_begins(tmp_path: Path, monkeypat
 
 _KILLED = """
 import os, sys
-from agentrl.runners.export_target import written_whole
+from agentrl.checkpoints.atomic_folder import written_whole
 with written_whole(sys.argv[1]) as folder:
     (folder / sys.argv[2]).touch()
     os.kill(os.getpid(), 9)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.checkpoints.full_disk import report_full_disk
 from agentrl.cluster.launch import Cluster
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, DiskFullError, WorkerError
 from agentrl.guardian import MARK
-from agentrl.runners.full_disk import report_full_disk
-from agentrl.runners.run import _alive, prepare
+from agentrl.run.plan import _alive, prepare
 from tests.small_disk import fill, small_disk
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -13,14 +13,14 @@ from huggingface_hub import constants
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
-from agentrl.runners import hub_models
+from agentrl.run.plan import prepare, prepare_evaluation
+from agentrl.run.preflight.models import hub
+from agentrl.run.preflight.models.folders import check_models
+from agentrl.run.preflight.models.hub import files_not_read, require_hub_model
+from agentrl.run.sft.run import prepare as prepare_warm_start
 from agentrl.runners.export import export
-from agentrl.runners.hub_models import files_not_read, require_hub_model
-from agentrl.runners.model_folders import check_models
-from agentrl.runners.run import prepare, prepare_evaluation
-from agentrl.runners.sft_run import prepare as prepare_warm_start
 
 DEMO = str(SHIPPED_FOLDER / "configs" / "demo.yaml")
 POLICY = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
@@ -39,7 +39,7 @@ def test_a_folder_is_no_name_on_a_hub(tmp_path: Path):
 @pytest.mark.parametrize(("variables", "reason"), [(NO_HUB, "refused"), (OFFLINE, "`HF_HUB_OFFLINE` is set")])
 def test_without_a_network_the_name_of_a_model_is_refused_in_one_line_at_once(variables: dict[str, str], reason: str):
     code = (
-        "import time; from agentrl.errors import ConfigError; from agentrl.runners.hub_models import require_hub_model\n"
+        "import time; from agentrl.errors import ConfigError; from agentrl.run.preflight.models.hub import require_hub_model\n"
         "begun = time.monotonic()\n"
         "try: require_hub_model('some-owner/some-model')\n"
         "except ConfigError as error: print(f'{time.monotonic() - begun:.1f} {error}')"
@@ -79,7 +79,7 @@ def cache_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: obje
     (snapshot / "config.json").write_text(json.dumps(known | settings))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
-    hub_models._problem.cache_clear()
+    hub._problem.cache_clear()
     return snapshot
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
-from agentrl.runners.inputs import digest_of, inputs_of
-from agentrl.runners.run import prepare_evaluation
+from agentrl.run.fingerprints import digest_of, inputs_of
+from agentrl.run.plan import prepare_evaluation
 
 EXAMPLES = SHIPPED_FOLDER / "examples" / "arithmetic"
 LARGE_BYTES = 100 << 20

@@ -11,13 +11,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.schema import RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.runners.memory_check import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
-from agentrl.runners.run import prepare
-from agentrl.runners.stages import stages_of
-from agentrl.training.memory_estimate import GIB, Memory, ModelSize
-from agentrl.weight_sync.model_folder import ModelFolder
+from agentrl.models.hf_folder import ModelFolder
+from agentrl.run.plan import prepare
+from agentrl.run.preflight.memory import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
+from agentrl.run.preflight.memory_model import GIB, Memory, ModelSize
+from agentrl.run.stages import stages_of
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 BIG = ModelSize(num_weights=GIB, vocabulary=1000, num_layers=2, width=64, heads_width=64, kv_width=64, inner_width=64)
@@ -227,7 +227,7 @@ def test_a_run_that_may_not_fit_starts_with_a_warning(tmp_path: Path, monkeypatc
     [line] = check_memory(config_of(), HOST).notes
     certain, at_most = (float(re.findall(pattern, line)[0]) for pattern in (r": ([\d.]+) of", r"at most ([\d.]+)"))
     small = int((certain + at_most) / 2 * GIB)
-    monkeypatch.setattr("agentrl.runners.memory_check.this_machine", lambda: Machine(ram_bytes=small))
+    monkeypatch.setattr("agentrl.run.preflight.memory.this_machine", lambda: Machine(ram_bytes=small))
     plan = prepare(load_run_config(DEMO, [f"run.dir={tmp_path / 'run'}"]))
     plan.directory.close()
     [warning] = plan.warnings

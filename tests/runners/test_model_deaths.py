@@ -17,8 +17,8 @@ from agentrl.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from agentrl.runners import model_deaths
-from agentrl.runners.model_deaths import surviving_early_deaths, surviving_model_deaths
+from agentrl.run import recovery
+from agentrl.run.recovery import surviving_early_deaths, surviving_model_deaths
 
 
 class FakeRun:
@@ -86,7 +86,7 @@ async def test_a_lost_connection_and_lost_trajectories_are_deaths_too():
 async def test_deaths_while_the_models_start_again_are_of_the_death_before_where_they_are_few(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(model_deaths, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(recovery, "_PAUSE_S", 0.0)
     run: Any = FakeRun([died(2), died(2), died(2)])
     run.while_restarting = [ModelDiedError("actor 0: its process died")] * 2
     await surviving_model_deaths(run, run.go_on)

@@ -8,8 +8,8 @@ import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.errors import ConfigError
-from agentrl.runners import model_folders
-from agentrl.runners.model_folders import check_models
+from agentrl.run.preflight.models import folders
+from agentrl.run.preflight.models.folders import check_models
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 
@@ -118,12 +118,12 @@ def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
     experts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     words = [f"model.path={policy_with(tmp_path, **{experts: 8})}", "rollout.engine=vllm"]
-    monkeypatch.setattr(model_folders, "gpus_here", lambda: 0)
+    monkeypatch.setattr(folders, "gpus_here", lambda: 0)
     with pytest.raises(ConfigError, match=r"mixture of experts, to which `rollout.engine: vllm` takes no new weights"):
         check(*words)
     check(words[0], "rollout.engine=transformers")
     check(f"model.path={POLICY}", words[1])
-    monkeypatch.setattr(model_folders, "gpus_here", lambda: 1)
+    monkeypatch.setattr(folders, "gpus_here", lambda: 1)
     check(*words)
     pools = "cluster.pools={a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1}}"
     with pytest.raises(ConfigError, match="GPUs for the engines"):
@@ -132,7 +132,7 @@ def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
 
 @pytest.mark.usefixtures("vllm_is_installed")
 def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(model_folders, "gpus_here", lambda: 1)
+    monkeypatch.setattr(folders, "gpus_here", lambda: 1)
     replay = ["rollout.replay_routing=true", "rollout.engine=vllm"]
     with pytest.raises(ConfigError, match=r"replay_routing` is set, but `model\.path`: .*\(`qwen3`\) has no experts"):
         check(*replay)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from agentrl.config.schema import JudgeSection, RewardSection
+from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
-from agentrl.runners.judges import environment_of, judge_for
+from agentrl.run.judges import environment_of, judge_for
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.python_tool import PYTHON_TOOL, PythonTool
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.schema import ModelSection
-from agentrl.config.validate import Purpose
+from agentrl.config.schema.run import ModelSection
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
+from agentrl.run.plan import prepare, prepare_evaluation
+from agentrl.run.preflight.policy_chat import check_policy_chat, describe_policy_chat, schemas_of
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.policy_chat import check_policy_chat, describe_policy_chat, schemas_of
-from agentrl.runners.run import prepare, prepare_evaluation
 from agentrl.tools.base import ToolConfig
 from agentrl.types import Prompt
 
@@ -97,8 +97,8 @@ def test_the_length_of_the_first_prompt_is_shown():
 
 def test_the_driver_needs_no_torch_for_it():
     code = (
-        "import sys; from agentrl.config.schema import ModelSection\n"
-        "from agentrl.runners.policy_chat import check_policy_chat\n"
+        "import sys; from agentrl.config.schema.run import ModelSection\n"
+        "from agentrl.run.preflight.policy_chat import check_policy_chat\n"
         "check_policy_chat(ModelSection(path=sys.argv[1]), []); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(POLICY)], capture_output=True, text=True)

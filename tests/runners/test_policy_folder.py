@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.checkpoints.policy_folder import PolicyFolder
 from agentrl.config.load import load_run_config
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.runners.policy_folder import PolicyFolder
-from agentrl.runners.run_directory import RunDirectory
+from agentrl.run.directory import RunDirectory
 from tests.small_disk import small_disk
 
 

@@ -8,11 +8,11 @@ import pytest
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.data.pass_rates import PassRates
-from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
+from agentrl.models.tokenizer import load_tokenizer
+from agentrl.run.plan import prepare
+from agentrl.run.prompt_sets import count_overlong, overlong_warnings, training_prompts
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.prompt_sets import count_overlong, overlong_warnings, training_prompts
-from agentrl.runners.run import prepare
 from agentrl.types import Prompt
 
 POLICY = "examples/arithmetic/policy"

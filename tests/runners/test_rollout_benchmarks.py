@@ -2,7 +2,7 @@
 
 import uvloop
 
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from benchmarks.rollout import loop_overhead, scheduler, staleness
 from benchmarks.rollout.blocking_tool import play
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import orjson
 import pytest
 
+from agentrl.checkpoints.store import RunState
 from agentrl.config.flatten import flatten
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.inputs import CODE
-from agentrl.runners.run import prepare, prepare_evaluation
-from agentrl.runners.run_changes import MAY_CHANGE
-from agentrl.runners.run_directory import RunDirectory
-from agentrl.runners.stage_plans import stages_left
+from agentrl.run.directory import RunDirectory
+from agentrl.run.fingerprints import CODE
+from agentrl.run.plan import prepare, prepare_evaluation
+from agentrl.run.resume_rules import MAY_CHANGE
+from agentrl.run.stage_plans import stages_left
 
 
 def directory(tmp_path: Path, *overrides: str) -> RunDirectory:

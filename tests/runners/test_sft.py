@@ -15,17 +15,17 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import SHIPPED_FOLDER
+from agentrl.config.schema.sft import SftConfig
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.sft_schema import SftConfig
-from agentrl.engine.tokenizer import load_tokenizer
 from agentrl.errors import ConfigError
+from agentrl.models.tokenizer import load_tokenizer
 from agentrl.observability.metrics_file import read_metrics, series
-from agentrl.runners.dtype_choice import best_dtype
+from agentrl.run.preflight.models.dtype import best_dtype
+from agentrl.run.sft.check import check
+from agentrl.run.sft.data import read_data, shuffled_forever
+from agentrl.run.sft.run import prepare
+from agentrl.run.stop_request import SignalledError, StopRequest
 from agentrl.runners.sft import train
-from agentrl.runners.sft_check import check
-from agentrl.runners.sft_data import read_data, shuffled_forever
-from agentrl.runners.sft_run import prepare
-from agentrl.runners.stop_request import SignalledError, StopRequest
 
 EXAMPLE = SHIPPED_FOLDER / "examples" / "arithmetic"
 CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validate import Purpose
+from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError, ToolError
 from agentrl.runners.simulate import Simulation, simulate
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("rollout.prompts_per_step=8", "rollout.samples_per_prompt=16", "rollout.num_engines=2")
@@ -72,7 +72,7 @@ def test_what_no_engine_could_do_is_refused_before_it_is_played(override: str, m
 
 def test_a_simulated_tool_with_a_negative_number_of_slots_is_refused(tmp_path: Path):
     path = tmp_path / "tools.yaml"
-    path.write_text("tools:\n  - class_name: agentrl.tools.simulated_tool.SimulatedTool\n    config: {num_slots: -1}\n")
+    path.write_text("tools:\n  - class_name: agentrl.simulation.tool.SimulatedTool\n    config: {num_slots: -1}\n")
     with pytest.raises(ToolError, match="`num_slots` is -1"):
         play(f"tool_config_path={path}")
 

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
+from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import RunConfig, RunSection
+from agentrl.config.schema.run import RunConfig, RunSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
-from agentrl.runners.checkpoint_store import CheckpointStore, RunState
-from agentrl.runners.checkpoints import PASS_RATES
+from agentrl.run.plan import Plan, Run, prepare
+from agentrl.run.stage_plans import plan_stage, stages_left
+from agentrl.run.stages import references_of, stages_of
+from agentrl.run.training_step import restore
 from agentrl.runners.export import chosen_checkpoint
-from agentrl.runners.run import Plan, Run, prepare
-from agentrl.runners.stage_plans import plan_stage, stages_left
-from agentrl.runners.stages import references_of, stages_of
-from agentrl.runners.steps import restore
 from tests.summaries import SELECTION, short_summary
 
 THREE = (

@@ -9,18 +9,18 @@ from typing import Any
 import orjson
 import pytest
 
-from agentrl.agent_loop.rollout_stream import SavedGroup
+from agentrl.agent_loop.scheduling.rollout_stream import SavedGroup
+from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.writer import ROLLOUTS
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.observability.step_time import StepTime
-from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.checkpoints import ROLLOUTS
-from agentrl.runners.run import Plan, Run
-from agentrl.runners.run_directory import RunDirectory
-from agentrl.runners.stages import stages_of
-from agentrl.runners.steps import Batch, collect_batch, explain_time, restore, rolling_out
+from agentrl.run.directory import RunDirectory
+from agentrl.run.plan import Plan, Run
+from agentrl.run.stages import stages_of
+from agentrl.run.training_step import Batch, collect_batch, explain_time, restore, rolling_out
 from agentrl.types import (
     Failure,
     FailureClass,

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from agentrl.checkpoints.object_store import _VIEWS, check_url, open_store, refuse_missing_bucket
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
+from agentrl.run.directory import RunDirectory
+from agentrl.run.plan import prepare
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.checkpoint_store import CheckpointStore
-from agentrl.runners.run import prepare
-from agentrl.runners.run_directory import RunDirectory
-from agentrl.runners.stores import _VIEWS, check_url, open_store, refuse_missing_bucket
 
 
 def refused(url: str) -> str:

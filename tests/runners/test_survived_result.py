@@ -5,11 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from agentrl.checkpoints.store import RunState
 from agentrl.config.load import load_run_config
 from agentrl.observability.metrics_file import MetricsFile
-from agentrl.runners.checkpoint_store import RunState
-from agentrl.runners.run import Plan, Run, prepare
-from agentrl.runners.steps import finish
+from agentrl.run.plan import Plan, Run, prepare
+from agentrl.run.training_step import finish
 
 
 class Ending:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.runners.trajectory_examples import describe_examples
+from agentrl.trajectories.examples import describe_examples
 from agentrl.trajectories.store import TrajectoryStore
 from agentrl.types import Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
 

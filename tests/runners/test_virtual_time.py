@@ -4,7 +4,7 @@ import time
 import pytest
 
 from agentrl import clock
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Deadline
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.runners.weight_names import is_plainly_whole
-from agentrl.weight_sync.weight_files import tensor_shapes
+from agentrl.models.weight_files import tensor_shapes
+from agentrl.run.preflight.models.weight_names import is_plainly_whole
 
 POLICY = Path(__file__).resolve().parents[2] / "examples" / "arithmetic" / "policy"
 NAMES = frozenset(tensor_shapes(POLICY))

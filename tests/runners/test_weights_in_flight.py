@@ -7,20 +7,20 @@ from pathlib import Path
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
-from agentrl.agent_loop.rollout_stream import rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import rollout_stream
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.load import load_run_config
-from agentrl.config.schema import ModelSection, RewardSection, RolloutSection
-from agentrl.config.validate import Purpose
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
+from agentrl.config.validation.ranges import Purpose
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.observability.progress import RunProgress
-from agentrl.rewards.simulated_reward import SIMULATED_REWARD
 from agentrl.runners.simulate import start
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.reward import SIMULATED_REWARD
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Prompt, Trajectory
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import until_generated
 
 POLICY = str(Path(__file__).parents[2] / "examples" / "arithmetic" / "policy")

@@ -4,9 +4,9 @@ import pytest
 
 from agentrl import clock
 from agentrl.errors import ConfigError
-from agentrl.runners.virtual_time import run_in_virtual_time
+from agentrl.simulation.tool import SimulatedTool
+from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.tools.base import Episode
-from agentrl.tools.simulated_tool import SimulatedTool
 from agentrl.types import Deadline, ToolStatus
 
 EPISODE = Episode(episode_id="e", prompt_id="p")

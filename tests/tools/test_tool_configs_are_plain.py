@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema import CodeJudgeTools, DataSection, ModelSection, RunConfig, ToolsSection
+from agentrl.config.schema.run import CodeJudgeTools, DataSection, ModelSection, RunConfig, ToolsSection
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.loader import fill_judge_address, load_tool_configs, load_tool_file
 

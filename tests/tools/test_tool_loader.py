@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.schema import (
+from agentrl.config.schema.run import (
     CodeJudgeTools,
     DataSection,
     JudgeSection,

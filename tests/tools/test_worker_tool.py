@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.cluster.extra_workers import spawn_extra_worker
-from agentrl.cluster.handles import WorkerHandle
-from agentrl.cluster.spawn import ResourcePool
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool
+from agentrl.cluster.workers.extra_roles import spawn_extra_worker
 from agentrl.errors import RolloutError, ToolError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.worker_tool import WorkerTool

@@ -10,14 +10,14 @@ from torch.distributed.tensor import DTensor
 from training_cases import step_groups
 from two_ranks import context_at
 
-from agentrl.config.algorithm_schema import LoraSection
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, local_part, named_weights
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.training.update.update_plan import plan_update
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 CASES: dict[str, dict[str, Any]] = {
     "hybrid": {"shard_size": 2},

@@ -8,10 +8,10 @@ from allocations import peak_allocated_bytes
 from torch import Tensor
 from two_ranks import context_at
 
-from agentrl.config.schema import ActorSection, ModelSection
-from agentrl.training.building import open_model, shard_model
+from agentrl.config.schema.run import ActorSection, ModelSection
+from agentrl.models.hf_folder import ModelFolder
+from agentrl.training.model.sharded_model import open_model, shard_model
 from agentrl.training.parallel import Parallel, full_tensors
-from agentrl.weight_sync.model_folder import ModelFolder
 
 
 @dataclass

@@ -9,13 +9,13 @@ from torch.distributed.tensor import DTensor
 from training_cases import step_groups, with_experts
 from two_ranks import context_at
 
-from agentrl.config.schema import ModelSection
-from agentrl.training.balance import Packing
-from agentrl.training.batch import PackedTokens, empty_tokens, fill_up, pack_examples
-from agentrl.training.model import decoder_layers, load_model
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.model.decoder import decoder_layers, load_model
+from agentrl.training.model.router_replay import replay_routing
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
 from agentrl.training.parallel import Parallel
-from agentrl.training.router_replay import replay_routing
-from agentrl.training.scoring import score_tokens
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 
 def rows_of(share: int, num_shares: int) -> list[PackedTokens]:

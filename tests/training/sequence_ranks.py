@@ -12,13 +12,13 @@ from torch.distributed.tensor import DTensor
 from training_cases import advantage_of, make_example, step_groups
 from two_ranks import context_at
 
-from agentrl.config.schema import ModelSection
-from agentrl.training.balance import Packing
-from agentrl.training.batch import empty_micro_batch, fill_up, pack_tokens, pack_trajectories
-from agentrl.training.model import decoder_layers, load_model, recompute_activations
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import empty_micro_batch, fill_up, pack_tokens, pack_trajectories
 from agentrl.training.parallel import Parallel
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import plan_update
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from torch import Tensor
 from training_cases import VOCABULARY, alone, make_policy, make_trajectory, step_groups
 from transformers import Qwen3Config
 
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
-from agentrl.training.balance import Packing
-from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.model import load_model, recompute_activations
+from agentrl.training.model.decoder import load_model, recompute_activations
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import MicroBatch, pack_trajectories
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 
 def backward(model: torch.nn.Module, batch: MicroBatch) -> None:

@@ -11,16 +11,16 @@ from torch import Tensor
 from training_cases import alone, make_group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.config.algorithm_schema import RolloutCorrectionSection
-from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.algorithm import RolloutCorrectionSection
+from agentrl.config.schema.run import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, TrajectoryRef
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 ACTOR = ActorSection(
     learning_rate=0.01,

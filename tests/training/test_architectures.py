@@ -14,14 +14,15 @@ from torch import Tensor
 from training_cases import VOCABULARY, make_example, make_policy
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.attention_support import TESTED
-from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.folder_trial import try_architecture
-from agentrl.training.model import load_model
-from agentrl.training.prefix_families import families_of
-from agentrl.training.scoring import score_tokens
+from agentrl.models.attention_support import TESTED
+from agentrl.training.model.decoder import load_model
+from agentrl.training.model.folder_trial import try_architecture
+from agentrl.training.packing.families import families_of
+from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 
 def examples() -> list[TokenisedExample]:

@@ -5,15 +5,9 @@ import pytest
 import torch
 from training_cases import make_trajectory
 
-from agentrl.training.balance import Packing
-from agentrl.training.batch import (
-    TokenisedExample,
-    empty_micro_batch,
-    fill_up,
-    pack_examples,
-    pack_tokens,
-    pack_trajectories,
-)
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import empty_micro_batch, fill_up, pack_examples, pack_tokens, pack_trajectories
+from agentrl.training.packing.sequences import TokenisedExample
 
 
 def test_the_next_token_shift_scores_sampled_tokens_only():

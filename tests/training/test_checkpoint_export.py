@@ -14,15 +14,15 @@ import torch
 from safetensors.torch import load_file
 from training_cases import FAMILIES, alone, make_policy, step_groups
 
-from agentrl.config.algorithm_schema import LoraSection
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.errors import CheckpointError
 from agentrl.training.actor import Actor
-from agentrl.training.checkpoint_export import export_checkpoint
+from agentrl.training.export import export_checkpoint
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from tests.object_store import object_store
 
 LORA = LoraSection(rank=4, alpha=8)

@@ -11,11 +11,11 @@ import torch
 from training_cases import make_group
 
 from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit
-from agentrl.config.algorithm_schema import AlgorithmSection
-from agentrl.training.credit import CreditAssignment
+from agentrl.config.schema.algorithm import AlgorithmSection
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.credit import CreditAssignment
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Trajectory
 
 GROUPS = [make_group(random.Random(5), f"p{index}", 4) for index in range(3)]

@@ -10,17 +10,17 @@ from torch import Tensor
 from training_cases import alone, make_group, step_groups
 from transformers import AutoModel
 
-from agentrl.config.algorithm_schema import AlgorithmSection, CriticSection
-from agentrl.config.schema import ModelSection, RunConfig
-from agentrl.training.balance import Packing
-from agentrl.training.batch import plan_rows
+from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection
+from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.training.critic import Critic
-from agentrl.training.model import load_model
+from agentrl.training.model.decoder import load_model
+from agentrl.training.model.scalar_model import value_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import plan_rows
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.scalar_model import value_model
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory
 
 CRITIC = CriticSection(

@@ -14,14 +14,14 @@ from torch import nn
 from training_cases import alone, step_groups
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.algorithm_schema import LoraSection
-from agentrl.config.schema import ActorSection, ModelSection, RunConfig
+from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RunConfig
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 
 TRAJECTORIES = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
 

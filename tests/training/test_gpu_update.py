@@ -18,16 +18,16 @@ from training_cases import alone, make_group, make_policy
 from transformers import AutoModelForCausalLM
 
 from agentrl.training.actor import Actor
-from agentrl.training.balance import Packing
-from agentrl.training.batch import pack_trajectories
-from agentrl.training.model import load_model
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import pack_trajectories
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 ON_GPU = torch.cuda.is_available()
 

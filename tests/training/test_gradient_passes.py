@@ -10,13 +10,13 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import foreach_reduce
 from torch.distributed.tensor import DTensor
 from training_cases import alone, step_groups
 
-from agentrl.config.schema import ActorSection, ModelSection
-from agentrl.training.balance import Packing
-from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.building import open_model, shard_model
-from agentrl.training.model import decoder_layers
+from agentrl.config.schema.run import ActorSection, ModelSection
+from agentrl.training.model.decoder import decoder_layers
+from agentrl.training.model.sharded_model import open_model, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.parallel import Parallel
-from agentrl.training.scoring import score_tokens
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 
 @pytest.fixture

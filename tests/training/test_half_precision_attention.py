@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agentrl.training.merged_attention import window_mask
-from agentrl.training.packed_attention import packed_attention
-from agentrl.training.row_layout import RowLayout, SharedPrefix, row_layout
+from agentrl.training.attention.merged import window_mask
+from agentrl.training.attention.packed import packed_attention
+from agentrl.training.packing.row_layout import RowLayout, SharedPrefix, row_layout
 
 QUERY_HEADS, KEY_HEADS, HEAD_DIM = 4, 2, 64
 WINDOW = 48

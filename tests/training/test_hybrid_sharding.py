@@ -6,7 +6,7 @@ from hybrid_ranks import CASES, UpdateResult, run_rank, update_once
 from torch import multiprocessing
 from training_cases import alone
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.training.parallel import Parallel, open_store
 
 RELATIVE = 1e-5

@@ -8,13 +8,13 @@ import pytest
 from training_cases import alone, make_group
 
 from agentrl.algorithms.kl_control import next_kl_coefficient
-from agentrl.config.algorithm_schema import AlgorithmSection
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.algorithm import AlgorithmSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 
 ACTOR = ActorSection(learning_rate=0.01, warmup_steps=0, max_tokens_per_micro_batch=64, num_threads_per_worker=1)
 ALGORITHM = AlgorithmSection(advantage="reinforce_plus_plus", kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")

@@ -12,15 +12,15 @@ from training_cases import alone, make_group, step_groups
 from transformers import Qwen3ForCausalLM
 from transformers.integrations import liger
 
-from agentrl.config.schema import ActorSection, ModelSection
+from agentrl.config.schema.run import ActorSection, ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.balance import Packing
-from agentrl.training.batch import MicroBatch, pack_trajectories
-from agentrl.training.building import open_model, shard_model
-from agentrl.training.model import compile_layers, load_model, recompute_activations
+from agentrl.training.model.decoder import compile_layers, load_model, recompute_activations
+from agentrl.training.model.scalar_model import value_model
+from agentrl.training.model.sharded_model import open_model, shard_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.parallel import Parallel
-from agentrl.training.scalar_model import value_model
-from agentrl.training.scoring import score_tokens
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 
 class Unsharded:

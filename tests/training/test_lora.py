@@ -14,16 +14,16 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from training_cases import alone, step_groups
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.algorithm_schema import AlgorithmSection, LoraSection
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.engine.language_model import LanguageModel
+from agentrl.config.schema.algorithm import AlgorithmSection, LoraSection
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.engine.embedded.model import LanguageModel
 from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.base import WeightSource
 
 TRAJECTORIES = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]

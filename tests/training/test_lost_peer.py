@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from agentrl.training.parallel import Store, is_lost_peer, open_store
-from agentrl.weight_sync import broadcast
+from agentrl.weight_sync.transports import broadcast
 
 OTHER_RANK = """
 import datetime, os, sys, torch

@@ -13,11 +13,10 @@ from peft import LoraConfig, get_peft_model
 from training_cases import make_policy
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.config.algorithm_schema import CriticSection, LoraSection, RewardModelSection
 from agentrl.config.layout import Placement
-from agentrl.config.schema import ActorSection, DataSection, ModelSection, RewardSection, RolloutSection, RunConfig
-from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.memory_estimate import (
+from agentrl.config.schema.algorithm import CriticSection, LoraSection, RewardModelSection
+from agentrl.config.schema.run import ActorSection, DataSection, ModelSection, RewardSection, RolloutSection, RunConfig
+from agentrl.run.preflight.memory_model import (
     GIB,
     Memory,
     ModelSize,
@@ -27,8 +26,10 @@ from agentrl.training.memory_estimate import (
     memory_of_process,
     shared_weights,
 )
-from agentrl.training.model import load_model
-from agentrl.training.scoring import scored_states
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import scored_states
 
 ROOT = Path(__file__).resolve().parents[2]
 EIGHT_BILLION = ModelSize(

@@ -12,16 +12,16 @@ from safetensors.torch import load_file
 from training_cases import alone, make_policy, step_groups
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.runners.memory_check import read_size
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.models.file_names import FileNames
+from agentrl.run.preflight.memory import read_size
 from agentrl.training.actor import Actor
-from agentrl.training.file_names import FileNames
-from agentrl.training.model import load_model, shape_of
+from agentrl.training.model.decoder import load_model, shape_of
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.training.update.update_plan import plan_update
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 ACTOR = ActorSection(
     learning_rate=0.01,

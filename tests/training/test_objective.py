@@ -10,12 +10,12 @@ from torch import Tensor
 
 from agentrl.algorithms.aggregation import AGGREGATIONS
 from agentrl.algorithms.policy_loss import PolicyLoss, ppo_loss
-from agentrl.config.algorithm_schema import AlgorithmSection
+from agentrl.config.schema.algorithm import AlgorithmSection
 from agentrl.errors import ConfigError
-from agentrl.training.batch import MicroBatch
-from agentrl.training.objective import Objective
-from agentrl.training.scoring import TokenScores
-from agentrl.training.tally import TokenTally
+from agentrl.training.packing.packing import MicroBatch
+from agentrl.training.scoring.token_logprobs import TokenScores
+from agentrl.training.update.objective import Objective
+from agentrl.training.update.tally import TokenTally
 
 TRAJECTORY = torch.tensor([0, 0, 0, 1])
 ADVANTAGES = torch.tensor([1.0, 1.0, 1.0, -2.0])

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from agentrl.config.update_schema import UpdateSection
-from agentrl.training.optimiser import (
+from agentrl.config.schema.update import UpdateSection
+from agentrl.training.update.optimiser import (
     apply_gradients,
     build_adamw,
     learning_rate_at,

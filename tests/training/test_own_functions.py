@@ -15,10 +15,10 @@ from agentrl.algorithms.advantage import grpo
 from agentrl.algorithms.kl_divergence import k2
 from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss, ppo_loss
 from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit
-from agentrl.config.schema import AlgorithmSection
+from agentrl.config.schema.run import AlgorithmSection
 from agentrl.errors import ConfigError
-from agentrl.runners.algorithm_functions import check_algorithm_functions
-from agentrl.training import own_functions
+from agentrl.run.preflight.user_functions import check_algorithm_functions
+from agentrl.training.update import user_functions
 
 LOGPROBS_N = torch.tensor([-1.0, -2.0, -0.5])
 TRAJECTORY_N = torch.tensor([0, 0, 1])
@@ -272,13 +272,13 @@ def call_in_an_update(key: str, name: str) -> None:
     match key:
         case "policy_loss":
             clip = ClipRange(low=0.2, high=0.2)
-            own_functions.policy_loss(path)(logprobs_N, LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
+            user_functions.policy_loss(path)(logprobs_N, LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
         case "aggregation":
-            own_functions.aggregation(path)(TRAJECTORY_N, mean_length=1.5, max_length=8)
+            user_functions.aggregation(path)(TRAJECTORY_N, mean_length=1.5, max_length=8)
         case "kl_estimator":
-            own_functions.kl_estimator(path)(logprobs_N, LOGPROBS_N)
+            user_functions.kl_estimator(path)(logprobs_N, LOGPROBS_N)
         case _:
-            estimator = own_functions.advantage(path)
+            estimator = user_functions.advantage(path)
             if isinstance(estimator, TokenAdvantage):
                 estimator.estimate(torch.ones(3), None, discount=1.0, gae_lambda=1.0)
             else:
@@ -301,7 +301,7 @@ def test_nan_in_an_update_is_refused(key: str, name: str, part: str):
 
 
 def test_results_are_checked_in_every_update():
-    loss = own_functions.policy_loss(f"{__name__}.loss_of_mean")
+    loss = user_functions.policy_loss(f"{__name__}.loss_of_mean")
     clip = ClipRange(low=0.2, high=0.2)
     with pytest.raises(ConfigError, match=r"gave a tensor of shape \[\] as loss_N"):
         loss(LOGPROBS_N.clone().requires_grad_(), LOGPROBS_N, torch.ones(3), TRAJECTORY_N, clip)
@@ -309,10 +309,10 @@ def test_results_are_checked_in_every_update():
 
 def test_nan_in_the_inputs_is_not_refused():
     spoilt_N = torch.tensor([-1.0, math.nan, -0.5])
-    assert own_functions.kl_estimator(f"{__name__}.right_kl")(spoilt_N, LOGPROBS_N).isnan().any()
+    assert user_functions.kl_estimator(f"{__name__}.right_kl")(spoilt_N, LOGPROBS_N).isnan().any()
 
 
 def test_built_in_functions_are_not_wrapped():
-    assert own_functions.policy_loss("ppo") is ppo_loss
-    assert own_functions.kl_estimator("k2") is k2
-    assert own_functions.advantage("grpo") is grpo
+    assert user_functions.policy_loss("ppo") is ppo_loss
+    assert user_functions.kl_estimator("k2") is k2
+    assert user_functions.advantage("grpo") is grpo

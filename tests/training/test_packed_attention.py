@@ -15,13 +15,14 @@ from transformers import (
     RwkvConfig,
 )
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.model import load_model
-from agentrl.training.packed_attention import num_query_rows
-from agentrl.training.row_layout import bucket_sequences, row_layout
-from agentrl.training.scoring import score_tokens
+from agentrl.training.attention.packed import num_query_rows
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.row_layout import bucket_sequences, row_layout
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 LENGTHS = [40, 40, 33, 32, 30, 17, 17, 5, 2]
 

@@ -9,15 +9,16 @@ from torch import Tensor
 from training_cases import FAMILIES, VOCABULARY, make_example, make_policy, make_trajectory
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ModelSection
-from agentrl.training.balance import Packing, balanced_bins
-from agentrl.training.batch import TokenisedExample, pack_tokens, pack_trajectories, plan_rows
-from agentrl.training.merged_attention import can_share_prefixes
-from agentrl.training.model import load_model
-from agentrl.training.model_flops import ModelShape
-from agentrl.training.prefix_families import Family, SequenceCost, families_of
-from agentrl.training.row_layout import row_layout
-from agentrl.training.scoring import score_tokens
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.attention.merged import can_share_prefixes
+from agentrl.training.model.decoder import load_model
+from agentrl.training.model.flops import ModelShape
+from agentrl.training.packing.balance import Packing, balanced_bins
+from agentrl.training.packing.families import Family, SequenceCost, families_of
+from agentrl.training.packing.packing import pack_tokens, pack_trajectories, plan_rows
+from agentrl.training.packing.row_layout import row_layout
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import score_tokens
 
 
 def family_of(draws: random.Random, prompt: int, responses: list[int], agree: int = 0) -> list[TokenisedExample]:

@@ -9,7 +9,7 @@ from torch import multiprocessing
 from training_cases import alone
 from two_ranks import StepResult, make_step, resume_rank, start_rank
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.training.parallel import open_store
 
 TIMES = {f"actor/{part}_s" for part in ("update", "packing", "old_logprobs", "gradients")}

@@ -9,14 +9,14 @@ import torch
 from training_cases import alone, make_group
 from transformers import AutoModelForSequenceClassification
 
-from agentrl.config.algorithm_schema import RewardModelSection, SelectionSection
-from agentrl.config.schema import ModelSection, RewardSection, RunConfig
+from agentrl.config.schema.algorithm import RewardModelSection, SelectionSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RunConfig
 from agentrl.errors import ConfigError, RolloutError
-from agentrl.training.building import open_classifier
+from agentrl.training.model.sharded_model import open_classifier
 from agentrl.training.parallel import Parallel, full_tensors
 from agentrl.training.reward_model import RewardModel
 from agentrl.training.role import RoleContext
-from agentrl.training.scores import score_metrics, with_scores
+from agentrl.training.update.scores import score_metrics, with_scores
 
 GROUP = make_group(random.Random(0), "p", 6)
 TRAJECTORIES = [trajectory.ref for trajectory in GROUP.trajectories]

@@ -13,19 +13,19 @@ from torch import Tensor, multiprocessing
 from training_cases import alone, make_policy, step_groups
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
-from agentrl.training.balance import Packing
-from agentrl.training.batch import PackedTokens, empty_tokens, pack_examples
-from agentrl.training.model import decoder_layers, load_model
+from agentrl.training.model.decoder import decoder_layers, load_model
+from agentrl.training.model.router_balance import require_router_loss
+from agentrl.training.model.router_replay import replay_routing
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_examples
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store
 from agentrl.training.role import RoleContext
-from agentrl.training.router_balance import require_router_loss
-from agentrl.training.router_replay import replay_routing
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Trajectory
 
 COEFFICIENT = 0.7

@@ -13,19 +13,19 @@ from torch import Tensor, distributed
 from training_cases import SIZES, alone, make_policy, step_groups, with_experts
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
-from agentrl.training.balance import Packing
-from agentrl.training.batch import empty_tokens, pack_examples, pack_tokens
-from agentrl.training.model import decoder_layers, load_model, recompute_activations
+from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
+from agentrl.training.model.router_replay import replay_routing
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import empty_tokens, pack_examples, pack_tokens
+from agentrl.training.packing.sequence_parallel import SequenceGroup
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
-from agentrl.training.router_replay import replay_routing
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sequence_parallel import SequenceGroup
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory, TrajectoryRef
 
 KINDS = ("mixtral", "qwen3_moe", "qwen3_moe with a dense layer", "olmoe", "deepseek_v3", "gpt_oss", "granitemoe")

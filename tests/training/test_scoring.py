@@ -9,10 +9,10 @@ from torch import Tensor
 from training_cases import VOCABULARY, make_example, make_policy
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config
 
-from agentrl.config.schema import ModelSection
-from agentrl.training import scoring, vocabulary
-from agentrl.training.batch import empty_tokens, pack_tokens
-from agentrl.training.model import load_model
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.packing import empty_tokens, pack_tokens
+from agentrl.training.scoring import chunked_logits, token_logprobs
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
 def test_logprobs_and_entropy_match_the_scaled_softmax(policy: ModelSection):
     model, example = load_model(policy), make_example(random.Random(0), 20)
     tokens = pack_tokens([example])
-    scores = scoring.score_tokens(model, tokens, temperature=0.7)
+    scores = token_logprobs.score_tokens(model, tokens, temperature=0.7)
     model.set_attn_implementation("eager")
     logits = model(torch.tensor([example.token_ids])).logits[0, tokens.scored_N] / 0.7
     expected = torch.distributions.Categorical(logits=logits)
@@ -42,10 +42,10 @@ def test_logprobs_and_entropy_match_the_scaled_softmax(policy: ModelSection):
 def test_scoring_in_chunks_matches_the_log_softmax_with_gradients(
     policy: ModelSection, monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
 ):
-    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 200)  # chunks of four tokens
+    monkeypatch.setattr(chunked_logits, "_MAX_LOGITS_ON_CPU", 200)  # chunks of four tokens
     example = make_example(random.Random(0), 40)
     tokens, model = pack_tokens([example]), load_model(policy)
-    scores = scoring.score_tokens(model, tokens, temperature=0.7, entropy_gradient=entropy_gradient)
+    scores = token_logprobs.score_tokens(model, tokens, temperature=0.7, entropy_gradient=entropy_gradient)
     plain = AutoModelForCausalLM.from_pretrained(policy.path)
     logits_NV = plain(torch.tensor([example.token_ids])).logits[0, tokens.scored_N] / 0.7
     expected = torch.distributions.Categorical(logits=logits_NV)
@@ -64,14 +64,14 @@ def test_scoring_in_chunks_matches_the_log_softmax_with_gradients(
 
 
 def test_logits_of_all_tokens_never_exist_at_once(monkeypatch: pytest.MonkeyPatch):
-    """Use the tokens and chunks of `benchmarks.training.vocabulary`, with a hundredth of the vocabulary."""
+    """Use the tokens and chunks of `benchmarks.training.vocabulary`, with a hundredth of the chunked_logits."""
     size = 1500
-    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", 223 * size)
+    monkeypatch.setattr(chunked_logits, "_MAX_LOGITS_ON_CPU", 223 * size)
     hidden_NW = torch.randn(1024, 8, requires_grad=True)
     head_VW, targets_N = torch.randn(size, 8, requires_grad=True), torch.randint(size, (1024,))
 
     def chunked() -> None:
-        logprobs_N, _ = vocabulary.vocabulary_scores(
+        logprobs_N, _ = chunked_logits.vocabulary_scores(
             hidden_NW, head_VW, targets_N, temperature=1.0, entropy_gradient=False
         )
         logprobs_N.mean().backward()
@@ -95,7 +95,7 @@ def test_heads_that_cap_or_scale_logits_are_scored_by_the_model(config: Any, tmp
     folder, example = make_policy(tmp_path, settings), make_example(random.Random(0), 40)
     model, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     tokens = pack_tokens([example])
-    scores = scoring.score_tokens(model, tokens, temperature=0.7)
+    scores = token_logprobs.score_tokens(model, tokens, temperature=0.7)
     logits_NV = plain(torch.tensor([example.token_ids])).logits[0, tokens.scored_N] / 0.7
     expected = torch.distributions.Categorical(logits=logits_NV)
     torch.testing.assert_close(scores.logprobs_N, expected.log_prob(tokens.targets_N), atol=1e-5, rtol=1e-5)
@@ -109,7 +109,7 @@ def test_heads_that_cap_or_scale_logits_are_scored_by_the_model(config: Any, tmp
 
 def test_a_row_without_scored_tokens_gives_zero_gradients(policy: ModelSection):
     model = load_model(policy)
-    scores = scoring.score_tokens(model, empty_tokens(), temperature=1.0)
+    scores = token_logprobs.score_tokens(model, empty_tokens(), temperature=1.0)
     scores.logprobs_N.sum().backward()
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
 

@@ -9,8 +9,9 @@ from training_cases import VOCABULARY
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.errors import ConfigError
-from agentrl.training.batch import PackedTokens, TokenisedExample, empty_tokens, pack_tokens
-from agentrl.training.sequence_parallel import SequenceGroup, join_sequence_group, require_divisible_heads
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_tokens
+from agentrl.training.packing.sequence_parallel import SequenceGroup, join_sequence_group, require_divisible_heads
+from agentrl.training.packing.sequences import TokenisedExample
 
 CPU = torch.device("cpu")
 

@@ -21,10 +21,10 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from agentrl.config.schema import ActorSection, ModelSection
+from agentrl.config.schema.run import ActorSection, ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.building import open_model, shard_model
-from agentrl.training.model import load_model
+from agentrl.training.model.decoder import load_model
+from agentrl.training.model.sharded_model import open_model, shard_model
 from agentrl.training.parallel import Parallel, full_tensors, open_store
 
 SMALL: dict[str, Any] = {

@@ -4,7 +4,7 @@ import random
 import pytest
 from training_cases import make_group
 
-from agentrl.training.sharding import plan_scoring, plan_update
+from agentrl.training.update.update_plan import plan_scoring, plan_update
 from agentrl.types import Group
 
 

@@ -10,17 +10,17 @@ from torch import Tensor, multiprocessing
 from training_cases import VOCABULARY, advantage_of, alone, make_policy, step_groups
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.config.schema import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.training import vocabulary
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
-from agentrl.training.balance import Packing
-from agentrl.training.batch import pack_trajectories
-from agentrl.training.model import load_model
+from agentrl.training.model.decoder import load_model
+from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.packing import pack_trajectories
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store
 from agentrl.training.role import RoleContext
-from agentrl.training.scoring import score_tokens
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.scoring import chunked_logits
+from agentrl.training.scoring.token_logprobs import score_tokens
+from agentrl.training.update.update_plan import plan_update
 
 RELATIVE = 1e-5
 """Tolerance relative to the norm of each gradient: float32 sums in another order."""
@@ -60,7 +60,7 @@ def test_every_split_has_the_gradient_of_a_padded_batch(
     max_logits: int,
 ):
     """Ranks run one after another; the gradient of an update is the sum of theirs."""
-    monkeypatch.setattr(vocabulary, "_MAX_LOGITS_ON_CPU", max_logits)
+    monkeypatch.setattr(chunked_logits, "_MAX_LOGITS_ON_CPU", max_logits)
     model = load_model(policy)
     packing = Packing(max_tokens=max_tokens, share_prefixes=share_prefixes)
     shares = plan_update(step_groups(), step=1, num_ranks=num_ranks, num_mini_batches=1, share_prefixes=share_prefixes)

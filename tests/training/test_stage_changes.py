@@ -12,7 +12,7 @@ import two_ranks
 from training_cases import alone
 from two_ranks import Rank, make_step, start_rank, step_groups
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 
 
 @pytest.fixture

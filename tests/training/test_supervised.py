@@ -8,9 +8,9 @@ import torch
 from training_cases import VOCABULARY, alone, make_example
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.config.algorithm_schema import LoraSection
-from agentrl.config.schema import ModelSection
-from agentrl.training.batch import TokenisedExample
+from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.run import ModelSection
+from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
 
 SCHEDULE = SupervisedSchedule(learning_rate=0.01, warmup_steps=2, num_steps=20, final_fraction=0.1)

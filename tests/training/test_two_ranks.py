@@ -8,8 +8,8 @@ from training_cases import alone
 from transformers import AutoModelForCausalLM
 from two_ranks import StepResult, make_step, run_rank, start_rank
 
-from agentrl.config.schema import ModelSection, RunConfig
-from agentrl.training.checkpoint_export import export_checkpoint
+from agentrl.config.schema.run import ModelSection, RunConfig
+from agentrl.training.export import export_checkpoint
 from agentrl.training.parallel import open_store
 
 pytestmark = pytest.mark.timeout(600)  # two new processes, on busy machines

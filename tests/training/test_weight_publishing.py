@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 from training_cases import alone
 
 from agentrl.training.parallel import Parallel
-from agentrl.training.weight_publishing import WeightPublishing
+from agentrl.training.weight_publisher import WeightPublishing
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.in_process import offered_weights
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.weight_sync.transports.in_process import offered_weights
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 
 class LargestAllocation(TorchDispatchMode):

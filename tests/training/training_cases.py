@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
-from agentrl.training.batch import TokenisedExample
+from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.parallel import ParallelContext, open_store
 from agentrl.types import (
     Group,

@@ -11,18 +11,25 @@ import torch
 from torch import Tensor
 from training_cases import make_group
 
-from agentrl.config.schema import ActorSection, AlgorithmSection, ModelSection, RolloutSection, RunConfig, RunSection
-from agentrl.training import weight_publishing
+from agentrl.config.schema.run import (
+    ActorSection,
+    AlgorithmSection,
+    ModelSection,
+    RolloutSection,
+    RunConfig,
+    RunSection,
+)
+from agentrl.training import weight_publisher
 from agentrl.training.actor import Actor
+from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, ParallelContext, Store
 from agentrl.training.reference import Reference
 from agentrl.training.role import RoleContext
-from agentrl.training.sharding import plan_update
-from agentrl.training.token_inputs import TokenInputs
+from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.receiver import WeightReceiver
-from agentrl.weight_sync.shared_memory import read_tensors
+from agentrl.weight_sync.transports.shared_memory import read_tensors
 
 ACTOR = ActorSection(
     learning_rate=0.01,
@@ -139,14 +146,14 @@ def other_ways(rank: Rank) -> dict[str, dict[str, Tensor]]:
 
 def published_again(rank: Rank) -> dict[str, Tensor] | None:
     """Return the weights of a second publisher, with all ranks but the first late."""
-    second = weight_publishing.WeightPublishing(rank.actor._model, rank.parallel, dtype=torch.float32, checked=False)
-    local = weight_publishing._local
+    second = weight_publisher.WeightPublishing(rank.actor._model, rank.parallel, dtype=torch.float32, checked=False)
+    local = weight_publisher._local
 
     def late(tensor: Tensor) -> Tensor:
         time.sleep(0.05)
         return local(tensor)
 
-    with mock.patch.object(weight_publishing, "_local", local if rank.parallel.rank == 0 else late):
+    with mock.patch.object(weight_publisher, "_local", local if rank.parallel.rank == 0 else late):
         source = second.publish(Transport.SHARED_MEMORY)
     weights = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}
     second.close()

@@ -13,10 +13,10 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.broadcast import BroadcastGroup, BroadcastReceiver, BroadcastSender, store_at
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.rendezvous import Rendezvous
-from agentrl.weight_sync.tensor_bytes import lay_out, size_of
+from agentrl.weight_sync.tensor_layout import lay_out, size_of
+from agentrl.weight_sync.transports.broadcast import BroadcastGroup, BroadcastReceiver, BroadcastSender, store_at
 
 CPU = torch.device("cpu")
 BUCKET_BYTES = 256

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-from agentrl.weight_sync import cuda_ipc
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.cuda_ipc import DEVICE_ARGUMENT, CudaIpcReceiver, CudaIpcSender, on_device
-from agentrl.weight_sync.tensor_bytes import lay_out, size_of
+from agentrl.weight_sync.tensor_layout import lay_out, size_of
+from agentrl.weight_sync.transports import cuda_ipc
+from agentrl.weight_sync.transports.cuda_ipc import DEVICE_ARGUMENT, CudaIpcReceiver, CudaIpcSender, on_device
 
 CPU = torch.device("cpu")
 SHARED: list["weakref.ref[Tensor]"] = []

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from agentrl.engine.resident_weights import ResidentWeights
-from agentrl.engine.weight_check import check_weights
+from agentrl.engine.embedded.resident_weights import ResidentWeights
+from agentrl.engine.embedded.weight_check import check_weights
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import LoraBase, TensorSpec, Transport, WeightSource
 from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 
 SHAPES = {"first.weight": (4, 3), "second.weight": (2, 4)}
 FACTORS = {"first.lora_A": torch.randn(2, 3), "first.lora_B": torch.randn(4, 2)}

@@ -7,9 +7,9 @@ import torch
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.in_process import InProcessPublisher
 from agentrl.weight_sync.receiver import WeightReceiver
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.in_process import InProcessPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 
 FORMS = {name: (torch.Size([8]), torch.float32) for name in ("trained", "frozen")}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from agentrl.errors import EngineDeadError
-from agentrl.weight_sync.remote import WeightReader, WeightServer
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensors
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, read_tensors
+from agentrl.weight_sync.transports.tcp_relay import WeightReader, WeightServer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.receiver import WeightReceiver
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher, read_tensors
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, read_tensors
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def memory_bytes() -> int:
 
 def in_another_process(source: WeightSource) -> str:
     code = (
-        "import sys, pickle, agentrl.weight_sync.shared_memory as s\n"
+        "import sys, pickle, agentrl.weight_sync.transports.shared_memory as s\n"
         "source = pickle.loads(bytes.fromhex(sys.stdin.read()))\n"
         "print({name: tensor.float().sum().item() for name, tensor in s.read_tensors(source)})"
     )
@@ -140,7 +140,7 @@ def test_a_version_replaced_by_a_smaller_one_is_refused(publisher: SharedMemoryP
 
 def test_a_killed_publisher_leaves_nothing_behind():
     code = (
-        "import os, signal, torch, agentrl.weight_sync.shared_memory as s\n"
+        "import os, signal, torch, agentrl.weight_sync.transports.shared_memory as s\n"
         "p = s.SharedMemoryPublisher()\n"
         "print(p.publish([('a', torch.ones(1000))]).address, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -2,7 +2,7 @@ import zlib
 
 import torch
 
-from agentrl.weight_sync.tensor_bytes import checksum_of, lay_out, size_of, split_into_buckets, view_of
+from agentrl.weight_sync.tensor_layout import checksum_of, lay_out, size_of, split_into_buckets, view_of
 
 FORMS = {
     "matrix": (torch.Size([3, 5]), torch.float32),

@@ -15,7 +15,7 @@ import pytest
 from jail_driver import PYTHON, Jail, jail
 from jail_tiers import EVERY_TIER, NAMESPACE_TIERS
 
-from code_judge_server.jail.canaries import find_tier
+from code_judge_server.jail.probe.canaries import find_tier
 from code_judge_server.judging.preload_choice import choose_preload
 from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier

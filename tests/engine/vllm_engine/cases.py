@@ -10,15 +10,16 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema import ModelSection, RolloutSection
-from agentrl.engine.tokenizer import load_tokenizer
-from agentrl.training.batch import TokenisedExample, pack_tokens
-from agentrl.training.model import export_model, load_model
-from agentrl.training.scoring import score_tokens
+from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.models.tokenizer import load_tokenizer
+from agentrl.training.model.decoder import export_model, load_model
+from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.sequences import TokenisedExample
+from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.types import Completion
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 POLICY = REPOSITORY / "examples" / "arithmetic" / "policy"

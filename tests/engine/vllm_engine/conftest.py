@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.types import Completion
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily
 from tests.engine.vllm_engine.cases import CONTEXT, changed_policy, endless_policy, problems, rollout, weights_of
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 
 @dataclass
@@ -48,7 +48,7 @@ def publisher() -> Iterator[SharedMemoryPublisher]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def started(changed: str) -> AsyncIterator[Started]:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     section = replace(rollout(), stop=["a text that nobody writes"])  # so that it has a tokenizer
     engine = VllmEngine(ModelSection(path=changed), section, max_tokens=CONTEXT)

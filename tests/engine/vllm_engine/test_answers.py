@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from agentrl.config.schema import ModelSection
-from agentrl.engine.tokenizer import text_decoder
-from agentrl.engine.transformers_engine import TransformersEngine
+from agentrl.config.schema.run import ModelSection
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import EngineError
+from agentrl.models.tokenizer import text_decoder
 from agentrl.types import Deadline, FinishReason, SamplingParams
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask, ask_greedily, until_present
 from tests.engine.vllm_engine.cases import (
     CONTEXT,
@@ -27,7 +27,7 @@ from tests.engine.vllm_engine.cases import (
 )
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 

@@ -15,7 +15,7 @@ from tests.engine.vllm_engine.cases import (
 )
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import EngineError
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask_greedily
 from tests.engine.vllm_engine.cases import CONTEXT, POLICY, PROMPT, actor_logprobs, rollout, weights_of
 
@@ -47,7 +47,7 @@ def test_experts_are_read_from_a_folder_and_new_ones_are_refused_on_a_cpu(
     tmp_path: Path, publisher: SharedMemoryPublisher
 ) -> None:
     """Its packed copies of them would stay those of the old policy."""
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     folder = mixture(tmp_path, 1)
 
@@ -70,7 +70,7 @@ def test_experts_in_a_reply_of_vllm_become_those_of_the_completion() -> None:
     """The reply is made of vLLM's own records: its runner for CPUs records no experts."""
     from vllm.outputs import CompletionOutput, RequestOutput  # pyright: ignore[reportMissingImports]
 
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     engine = VllmEngine(ModelSection(path="unused"), replace(rollout(), replay_routing=True), max_tokens=CONTEXT)
     routed = np.arange(4 * 2 * 2, dtype=np.uint16).reshape(4, 2, 2)
@@ -95,7 +95,7 @@ def test_experts_in_a_reply_of_vllm_become_those_of_the_completion() -> None:
 
 
 def test_vllm_itself_says_that_it_returns_no_experts_on_a_cpu(tmp_path: Path) -> None:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     async def start() -> None:
         engine = VllmEngine(

@@ -10,16 +10,16 @@ import psutil
 import pytest
 import torch
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import EngineDeadError
 from agentrl.types import Completion
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask, until_present
 from tests.engine.vllm_engine.cases import CONTEXT, LONG_PROMPT, PROMPT, actor_logprobs, problems, rollout, weights_of
 from tests.processes import still_running
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 @asynccontextmanager
 async def running(folder: str, **changes: int) -> AsyncIterator["VllmEngine"]:
     """Run an engine; at the end none of its processes and files is left."""
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     before = set(psutil.Process().children(recursive=True))
     engine = VllmEngine(ModelSection(path=folder), rollout(**changes), max_tokens=CONTEXT)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from tests.engine.engine_driver import ask_greedily
 from tests.engine.vllm_engine.cases import CONTEXT, PROMPT, actor_logprobs, endless_policy, rollout
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_vllm_computes_positions_beyond_those_named_before_yarn(tmp_path: Path) -> None:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     folder = endless_policy(tmp_path / "model")
     config = Path(folder, "config.json")

@@ -9,12 +9,12 @@ import psutil
 import pytest
 import torch
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import EngineError
-from agentrl.training.model import export_model, load_model
+from agentrl.training.model.decoder import export_model, load_model
 from agentrl.types import Completion
 from agentrl.weight_sync.base import LoraBase
-from agentrl.weight_sync.shared_memory import SharedMemoryPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 from tests.engine.engine_driver import ask, ask_greedily, until_generated
 from tests.engine.vllm_engine.cases import (
     PROMPT,
@@ -26,7 +26,7 @@ from tests.engine.vllm_engine.cases import (
 )
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agentrl.config.schema import ModelSection
+from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError, EngineDeadError, EngineError
 from agentrl.types import Completion
 from tests.engine.engine_driver import ask_greedily, until_generated
@@ -21,7 +21,7 @@ from tests.engine.vllm_engine.cases import (
 from tests.processes import still_running
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
 
@@ -59,7 +59,7 @@ async def test_closing_fails_open_requests_and_leaves_no_process(engine: "VllmEn
 
 
 async def test_a_missing_model_fails_the_start() -> None:
-    from agentrl.engine.vllm_engine import VllmEngine
+    from agentrl.engine.vllm.engine import VllmEngine
 
     with pytest.raises(ConfigError, match="no-such-folder"):
         await VllmEngine(ModelSection(path="./no-such-folder"), rollout(), max_tokens=CONTEXT).start()

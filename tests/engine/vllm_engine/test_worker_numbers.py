@@ -16,7 +16,7 @@ pytestmark = pytest.mark.vllm
 def test_copies_of_a_dense_model_have_numbers_of_their_own_though_vllm_calls_each_rank_0():
     from vllm.config import ParallelConfig  # pyright: ignore[reportMissingImports]
 
-    from agentrl.engine.vllm_worker import WeightLoading
+    from agentrl.engine.vllm.worker import WeightLoading
 
     numbers = []
     for copy in (0, 1):
@@ -34,7 +34,7 @@ def test_copies_of_a_dense_model_have_numbers_of_their_own_though_vllm_calls_eac
 def test_experts_are_refused_on_a_cpu_and_a_dense_model_of_renamed_weights_is_not(tmp_path: Path):
     from vllm.config import ModelConfig  # pyright: ignore[reportMissingImports]
 
-    from agentrl.engine.vllm_worker import WeightLoading
+    from agentrl.engine.vllm.worker import WeightLoading
 
     def prepared(config: GPTNeoXConfig | MixtralConfig, device: str) -> int:
         config.save_pretrained(tmp_path)

@@ -1,0 +1,101 @@
+"""Limits on lost trajectories, beyond which a run ends instead of using up prompts."""
+
+from collections import Counter, deque
+
+from agentrl.config.schema.run import RolloutSection
+from agentrl.errors import DataError, RolloutError
+from agentrl.observability.reports.failure import describe_failures
+from agentrl.types import FailureClass, Termination, TrajectorySummary
+
+_MIN_WINDOW = 64
+_MIN_TRAJECTORIES = 8
+"""Fewer are too small a sample."""
+
+_REWARD_CLASSES = (FailureClass.REWARD, FailureClass.REWARD_DATA)
+_WAY_OUT = (
+    "Fix the cause and run the same command again: it continues from the last checkpoint, if any; after an edit of code add "
+    "`run.accept_code_changes=true`"
+)
+
+
+_MIN_UNSCORED = 4
+"""Prompts for which a reward has to fail before it is called broken; fewer if a batch has fewer."""
+
+
+class FailureBudget:
+    """Counts lost trajectories among the last ones (at least a step's number), and watches for the reward's first score.
+
+    Only trajectories that failed in every retry count. The prompt that failed most often is not counted, because one prompt
+    can break the infrastructure by itself. Data errors are left out of both the lost ones and the total.
+    """
+
+    def __init__(self, rollout: RolloutSection) -> None:
+        """Start with no failures."""
+        self._max_share = rollout.max_infra_error_share
+        size = max(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
+        self._recent: deque[TrajectorySummary] = deque(maxlen=size)
+        self._has_scored = False
+        self._unscored: list[TrajectorySummary] = []
+        """Trajectories that the reward failed to score, until it has scored one."""
+        self._batch_size = min(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
+        self._num_prompts = min(_MIN_UNSCORED, rollout.prompts_per_step)
+
+    def add(self, summary: TrajectorySummary) -> None:
+        """Count a finished trajectory.
+
+        Raises:
+            RolloutError: too many were lost to the infrastructure; the message has a count and an example of each class.
+            DataError: the reward has scored none of a whole batch so far, or none of the window's trajectories was scored.
+        """
+        self._recent.append(summary)
+        self._watch_reward(summary)
+        if summary.termination is Termination.INFRA_ERROR:
+            self._check_infrastructure()
+        elif summary.termination is Termination.DATA_ERROR:
+            self._check_scored()
+
+    def end_batch(self) -> None:
+        """Check the reward at the end of a batch of any size.
+
+        Raises:
+            DataError: the reward was called and has scored no trajectory so far.
+        """
+        num_prompts = len({summary.prompt_id for summary in self._unscored})
+        if num_prompts >= min(2, self._num_prompts):  # a single prompt may be a bad row
+            raise DataError(
+                f"reward: failed on all of the first {len(self._unscored)} trajectories, of {num_prompts} prompts. "
+                f"{'; '.join(describe_failures(self._unscored))}. {_WAY_OUT}"
+            )
+
+    def _watch_reward(self, summary: TrajectorySummary) -> None:
+        """Update whether the reward works; trajectories that were cut short may get 0 without a call."""
+        if summary.reward is not None and summary.termination is Termination.ANSWERED:
+            self._has_scored = True
+            self._unscored.clear()
+        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _REWARD_CLASSES:
+            self._unscored.append(summary)
+            num_prompts = len({lost.prompt_id for lost in self._unscored})
+            if len(self._unscored) >= self._batch_size and num_prompts >= self._num_prompts:
+                self.end_batch()
+
+    def _check_infrastructure(self) -> None:
+        counted = [summary for summary in self._recent if summary.termination is not Termination.DATA_ERROR]
+        worst = Counter(s.prompt_id for s in counted if s.termination is Termination.INFRA_ERROR).most_common(1)[0][0]
+        counted = [summary for summary in counted if summary.prompt_id != worst]
+        lost = [summary for summary in counted if summary.termination is Termination.INFRA_ERROR]
+        if len(counted) >= _MIN_TRAJECTORIES and len(lost) > self._max_share * len(counted):
+            raise RolloutError(
+                f"rollout: {len(lost)} of the last {len(counted)} trajectories were lost to the infrastructure, and "
+                f"`rollout.max_infra_error_share` is {self._max_share:g}. {'; '.join(describe_failures(lost))}. {_WAY_OUT}"
+            )
+
+    def _check_scored(self) -> None:
+        recent = self._recent
+        if len(recent) < (recent.maxlen or 0) or any(summary.reward is not None for summary in recent):
+            return
+        num_prompts = len({summary.prompt_id for summary in recent})
+        if num_prompts > 1:
+            raise DataError(
+                f"rollout: none of the last {len(recent)} trajectories, of {num_prompts} prompts, could be scored. "
+                f"{'; '.join(describe_failures(recent))}. {_WAY_OUT}"
+            )

@@ -1,0 +1,1 @@
+"""Pools, nodes and the cores and GPUs of each process."""

@@ -1,0 +1,286 @@
+"""The machines of a run: logs and counts nodes that leave or join, and waits for room for new processes.
+
+Ray itself waits for ever, and silently, for resources that a cluster lacks. Here such a wait is logged every minute with what
+is missing, and ends. The same holds for a process that has room but takes long to build its class.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
+
+import ray
+from ray import ActorID, PlacementGroupID
+from ray._private.state import state
+from ray.core.generated import gcs_pb2
+from ray.exceptions import RayError
+
+from agentrl import clock
+from agentrl.cluster.placement.node_drain import ask_ray
+from agentrl.cluster.ray.background import watching
+from agentrl.cluster.ray.handles import START_TIMEOUT_S, WorkerHandle, all_of
+from agentrl.cluster.run_history import Node, RunHistory, format_resources
+from agentrl.errors import InsufficientResourcesError, NotBuiltError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 5.0
+_FIRST_REPORT_S = 15.0
+"""Time in which Ray starts a process if there is room, unless the machine is very busy."""
+_REPORT_EVERY_S = 60.0
+_SILENT_AFTER_S = 15.0
+_SEEN_WITHIN_S = 1.0
+"""Time in which a free event loop sees an answer that has arrived."""
+_SILENCE_MESSAGE = (
+    "Ray: no answer from the head for %.0f s; it is dead or cannot be reached. After a minute Ray ends this process; then "
+    "start the same command again"
+)
+
+
+def living_nodes() -> dict[str, Node]:
+    """Return the living nodes, keyed by id."""
+    free: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
+    return {
+        node["NodeID"]: Node(
+            address=node["NodeManagerAddress"],
+            has=_computing(node["Resources"]),
+            free=_computing(free.get(node["NodeID"], {})),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def has_place(worker: WorkerHandle) -> bool:
+    """Ask Ray whether a spawned worker has a process, or a reserved place for one.
+
+    Its class may not be built yet. A busy machine may be slow to start the process of a reserved place.
+    """
+    # Ray's public functions do not report an actor's placement group.
+    accessor = state._connect_and_get_accessor()
+    encoded = accessor.get_actor_info(ActorID(bytes.fromhex(worker.caller_id)))
+    if encoded is None:
+        return False
+    info = cast(Any, gcs_pb2).ActorTableData.FromString(encoded)
+    # An actor that lost its node and waits for another keeps its old `pid`, but has no address.
+    return bool(info.address.ip_address) or _is_set_aside(info.placement_group_id)
+
+
+def _is_set_aside(group: bytes) -> bool:
+    """Ask Ray whether a placement group (empty: none) exists, with all of its nodes."""
+    return bool(group) and state.placement_group_table(PlacementGroupID(group)).get("state") == "CREATED"
+
+
+class Nodes:
+    """Watches the nodes of a run, and waits for room on them."""
+
+    def __init__(
+        self,
+        *,
+        max_wait_s: float,
+        history: RunHistory,
+        look: Callable[[], Mapping[str, Node]] = living_nodes,
+        has_place: Callable[[WorkerHandle], bool] = has_place,
+    ) -> None:
+        """Take the longest wait for room of a process; `look` returns the living nodes."""
+        self._max_wait_s = max_wait_s
+        self._look = look
+        self._has_place = has_place
+        self._history = history
+        self._waited_s = 0.0
+        self._counted_until = -math.inf
+
+    def metrics(self) -> dict[str, float]:
+        """Return the nodes lost since the run began, and the seconds of waiting for room since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return {"cluster/nodes_lost": float(self._history.num_nodes_lost), "cluster/room_wait_s": waited_s}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Log and count nodes that leave or join, as long as the context lasts."""
+        now = await ask_ray(self._look)
+        # None in common: the first start, or the run's own Ray, which is a new one after each start.
+        if not self._history.nodes.keys() & now.keys():
+            self._history.nodes = now
+        self._compare(now)  # some may have left since the last start
+        async with watching(self._watch(), what="nodes"):
+            yield
+
+    async def until_placed(self, workers: Sequence[WorkerHandle], *, needs: str) -> None:
+        """Wait until Ray has placed and started the process of each worker; log now and then what is missing.
+
+        Args:
+            workers: the spawned workers.
+            needs: resources of each, for the message (`CPU 1, GPU 1`).
+
+        Raises:
+            WorkerDiedError: a worker was placed, and died.
+            InsufficientResourcesError: a worker found no room within the longest wait.
+            NotBuiltError: a worker has room, but was not built in `START_TIMEOUT_S`.
+        """
+        missing = list(workers)
+
+        async def place(worker: WorkerHandle) -> None:
+            await worker.until_placed()
+            missing.remove(worker)
+
+        placing = asyncio.ensure_future(all_of(map(place, workers)))
+        try:
+            while not placing.done():
+                await self._while_without_room(placing, missing, needs)
+                await self._while_built(placing, missing)
+            placing.result()
+        finally:
+            placing.cancel()
+            await asyncio.gather(placing, return_exceptions=True)  # cancels the calls while Ray still runs
+
+    async def _while_without_room(
+        self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str
+    ) -> None:
+        """Return when `placing` is done, or each of the `missing` has a place; raises as `_log_unplaced`."""
+        started_at = counted_at = clock.now()
+        look_at_s = report_at_s = min(_FIRST_REPORT_S, self._max_wait_s)
+        while not await _is_done(placing, by=started_at + look_at_s):
+            unplaced = await self._unplaced(missing)
+            if unplaced is None:
+                unplaced = list(missing)
+            if not unplaced:
+                return
+            counted_at = self._count(counted_at)
+            if look_at_s == report_at_s:
+                await self._log_unplaced(unplaced, needs, waited_s=report_at_s)
+                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
+            look_at_s = min(look_at_s + _LOOK_EVERY_S, report_at_s)
+
+    async def _while_built(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle]) -> None:
+        """Return when `placing` is done, or one of the `missing` has lost its place with its node."""
+        started_at, report_at_s = clock.now(), _REPORT_EVERY_S
+        while not await _is_done(placing, by=clock.now() + _LOOK_EVERY_S):
+            if await self._unplaced(missing):
+                return
+            if (waited_s := clock.now() - started_at) < report_at_s:
+                continue
+            problem = (
+                f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
+            )
+            if waited_s >= START_TIMEOUT_S:
+                raise NotBuiltError(f"{problem}. It seems to hang; build the class by hand with the same `config`")
+            logger.warning("%s", problem)
+            report_at_s += _REPORT_EVERY_S
+
+    async def _unplaced(self, missing: Sequence[WorkerHandle]) -> list[WorkerHandle] | None:
+        """Return the workers without a place; None if Ray does not answer."""
+        workers = tuple(missing)  # a copy: the thread reads it while `missing` shrinks
+        try:
+            return await ask_ray(lambda: [worker for worker in workers if not self._has_place(worker)])
+        except RayError:
+            return None
+
+    def _count(self, since: float) -> float:
+        """Count the time from `since` to now, except what another wait has counted; return now."""
+        now = clock.now()
+        self._waited_s += now - max(since, self._counted_until)
+        self._counted_until = now
+        return now
+
+    async def until_room(self, lacking: Callable[[], str | None]) -> None:
+        """Wait until the nodes lack nothing; log now and then what is missing.
+
+        Args:
+            lacking: returns a description of the missing resources, or None.
+
+        Raises:
+            InsufficientResourcesError: resources were missing for the longest wait.
+        """
+        started_at, report_at_s = clock.now(), 0.0
+        counted_at = started_at
+        while (problem := await self._lacking_or_error(lacking)) is not None:
+            waited_s = clock.now() - started_at
+            if waited_s >= report_at_s:
+                self._log_wait(problem, waited_s=waited_s)
+                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
+            await asyncio.sleep(min(_LOOK_EVERY_S, report_at_s - waited_s))
+            counted_at = self._count(counted_at)
+
+    async def _lacking_or_error(self, lacking: Callable[[], str | None]) -> str | None:
+        try:
+            return await ask_ray(lacking)
+        except RayError as error:
+            return f"no answer from Ray about the nodes: {error}"
+
+    async def _log_unplaced(self, unplaced: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
+        """Log the waiting workers and the nodes; raises as `_log_wait`."""
+        try:
+            living = await ask_ray(self._look)
+            if not living:
+                raise InsufficientResourcesError(
+                    "Ray has no node left, so nothing can start any more. The same command goes on from the last checkpoint"
+                )
+            nodes = "; ".join(map(str, living.values()))
+        except RayError as error:
+            nodes = f"unknown, no answer from Ray: {error}"
+        num_lost = self._history.num_nodes_lost
+        lost = f"; {num_lost} left since the run began" if num_lost else ""
+        self._log_wait(
+            f"{_named(unplaced)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
+            waited_s=waited_s,
+        )
+
+    def _log_wait(self, what: str, *, waited_s: float) -> None:
+        """Log a wait.
+
+        Raises:
+            InsufficientResourcesError: the longest wait is over.
+        """
+        if waited_s >= self._max_wait_s:
+            raise InsufficientResourcesError(
+                f"{what}. The run ends, since that was `cluster.max_wait_s`. Let more nodes join, or make pools and numbers "
+                "of processes smaller; the same command goes on from the last checkpoint"
+            )
+        left_s = self._max_wait_s - waited_s
+        logger.warning("%s. Waiting for another %.0f s; a node joins by `ray start --address=...`", what, left_s)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            silence = asyncio.create_task(_log_silence())
+            try:
+                self._compare(await ask_ray(self._look))
+            except RayError as error:
+                logger.warning("nodes: no answer from Ray: %s", error)
+            finally:
+                silence.cancel()
+
+    def _compare(self, now: Mapping[str, Node]) -> None:
+        before = self._history.nodes
+        for name in before.keys() - now.keys():
+            self._history.num_nodes_lost += 1
+            node = before[name]
+            logger.warning("node %s: left, with %s; %d nodes now", node.address, format_resources(node.has), len(now))
+        for name in now.keys() - before.keys():
+            logger.info(
+                "node %s: joined, with %s; %d nodes now", now[name].address, format_resources(now[name].has), len(now)
+            )
+        self._history.nodes = now
+
+
+async def _log_silence() -> None:
+    """Log that an answer is late: Ray ends this process after a minute, without a reason in the log."""
+    await asyncio.sleep(_SILENT_AFTER_S - _SEEN_WITHIN_S)
+    await asyncio.sleep(_SEEN_WITHIN_S)  # if this process itself stood still, the answer may have arrived
+    logger.error(_SILENCE_MESSAGE, _SILENT_AFTER_S)
+
+
+async def _is_done(work: asyncio.Future[Any], *, by: float) -> bool:
+    await asyncio.wait({work}, timeout=max(0.0, by - clock.now()))
+    return work.done()
+
+
+def _named(workers: Sequence[WorkerHandle]) -> str:
+    return ", ".join(f"`{worker}`" for worker in workers)
+
+
+def _computing(resources: Mapping[str, float]) -> dict[str, float]:
+    return {kind: amount for kind, amount in resources.items() if kind in ("CPU", "GPU")}

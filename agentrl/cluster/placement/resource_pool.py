@@ -1,0 +1,204 @@
+"""Places for the processes of a run: a pool of the config becomes a Ray placement group, all or nothing.
+
+Ray itself would wait for ever, and silently, for resources that a cluster lacks. So a pool is compared with the cluster first,
+and an error says what is missing and who holds it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from agentrl.cluster.ray.spawn import ResourcePool
+from agentrl.config.layout import gpu_shares, pool_size
+from agentrl.config.schema.cluster import ClusterSection, PoolSection
+from agentrl.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_RESERVE_TIMEOUT_S = 120.0
+"""Limit for a reservation; free resources take a second, resources that are being released take longer."""
+_ROUNDING = 1e-4
+"""Error of sums of GPU fractions; Ray's own resolution."""
+
+_MORE_NODES = "let more nodes join before the start"
+_ONE_NODE = "join a cluster of several nodes by `cluster.address`: the run's own Ray has this machine only"
+
+Bundle = dict[str, float]
+"""Resources that Ray reserves on one node. Example: `{"CPU": 8.0, "GPU": 8.0}`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedPool:
+    """Reserved places of one pool."""
+
+    group: PlacementGroup
+    bundle_of: tuple[int, ...]
+    """Bundle number of each process."""
+    each: Mapping[str, ResourcePool]
+    """Resources of one process, keyed by role."""
+
+    def places(self, role: str) -> list[ResourcePool]:
+        """Return the place of each process of a role."""
+        return [replace(self.each[role], num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
+
+    def release(self) -> None:
+        """End what still runs there, and free the places."""
+        remove_placement_group(self.group)
+
+
+async def reserve(
+    name: str, section: PoolSection, *, roles: Sequence[str], timeout_s: float = _RESERVE_TIMEOUT_S
+) -> ReservedPool:
+    """Reserve the places of a pool for the roles that share it.
+
+    Rank i of every role is on the same GPU if the roles are started one after another, in the order of `roles`.
+
+    Raises:
+        ConfigError: the cluster lacks them, or they are not free within `timeout_s`.
+    """
+    per_bundle, bundles = _per_bundle(section), bundles_of(section)
+    spread = bool(section.processes_per_node)
+    if problem := missing_for_pool(name, bundles, total=node_resources(), spread=spread):
+        raise ConfigError(problem)
+    group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
+    try:
+        async with asyncio.timeout(timeout_s):
+            await group.ready()
+    except TimeoutError as error:
+        remove_placement_group(group)
+        raise ConfigError(
+            f"`cluster.pools.{name}`: {_shown(bundles)} exist, but were not free within {timeout_s:g} s. Held by: "
+            f"{'; '.join(_holders()) or 'workers outside of any pool'}"
+        ) from error
+    logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
+    bundle_of = tuple(index for index, num_processes in enumerate(per_bundle) for _ in range(num_processes))
+    each = {
+        role: ResourcePool(
+            num_processes=1,
+            num_cpus=section.num_cpus / len(roles),
+            num_gpus=num_gpus,
+            pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
+        )
+        for role, num_gpus in zip(roles, gpu_shares(section.num_gpus, len(roles)), strict=True)
+    }
+    return ReservedPool(group=group, bundle_of=bundle_of, each=each)
+
+
+def missing_resources(
+    cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]
+) -> str | None:
+    """Return what a cluster lacks for a run, counting resources in use as present; None if nothing.
+
+    Args:
+        cluster: the pools, and the address of the cluster.
+        needs: see `missing_in_total`; the pools included.
+        total: all resources of each node.
+    """
+    more = _MORE_NODES if cluster.address is not None else _ONE_NODE
+    problems = [missing_in_total(needs, total=total, more=more)]
+    problems += [
+        missing_for_pool(name, bundles_of(section), total=total, spread=bool(section.processes_per_node), more=more)
+        for name, section in cluster.pools.items()
+    ]
+    return next(filter(None, problems), None)
+
+
+def missing_in_total(
+    needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle], more: str = _MORE_NODES
+) -> str | None:
+    """Return what a cluster lacks for all processes of a run together; None if nothing.
+
+    Args:
+        needs: resources of the processes, keyed by the config key that sets their number.
+        total: all resources of each node.
+        more: advice on getting more nodes, for the message.
+    """
+    wanted, existing = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
+    if all(amount <= existing.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
+        return None
+    parts = "; ".join(f"`{key}`: {_shown(bundles)}" for key, bundles in needs.items() if bundles)
+    nodes = "; ".join(_shown([node]) for node in total) or "none"
+    return (
+        f"the run takes {_shown([wanted])} together, and the cluster has {_shown([existing])}. It takes {parts}. The nodes "
+        f"have: {nodes}. Make the numbers and pools smaller, or {more}"
+    )
+
+
+def missing_for_pool(
+    name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool, more: str = _MORE_NODES
+) -> str | None:
+    """Return what a cluster lacks for a pool, counting resources in use as present; None if nothing.
+
+    Args:
+        name: name of the pool, for the message.
+        bundles: each must fit on one node.
+        total: all resources of each node.
+        spread: each bundle needs its own node.
+        more: advice on getting more nodes, for the message.
+    """
+    free = [dict(node) for node in total]
+    for number, bundle in enumerate(sorted(bundles, key=lambda bundle: -sum(bundle.values())), start=1):
+        home = next(
+            (node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())), None
+        )
+        if home is None:
+            nodes = "; ".join(_shown([node]) for node in total) or "none"
+            return (
+                f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
+                f"its {len(bundles)} bundles. The nodes have: {nodes}. Make the pool smaller, or {more}"
+            )
+        if spread:
+            free.remove(home)
+        else:
+            home.update({kind: home[kind] - amount for kind, amount in bundle.items()})
+    return None
+
+
+def bundles_of(section: PoolSection) -> list[Bundle]:
+    """Return the bundles of a pool."""
+    return [_bundle(section, num_processes) for num_processes in _per_bundle(section)]
+
+
+def _per_bundle(section: PoolSection) -> tuple[int, ...]:
+    """Return the number of processes of each bundle."""
+    return tuple(section.processes_per_node) or (1,) * section.num_processes
+
+
+def _sum(bundles: Sequence[Bundle]) -> Bundle:
+    kinds = dict.fromkeys(kind for bundle in bundles for kind in bundle)
+    return {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in kinds}
+
+
+def _bundle(section: PoolSection, num_processes: int) -> Bundle:
+    amounts = {"CPU": section.num_cpus * num_processes, "GPU": section.num_gpus * num_processes}
+    return {kind: amount for kind, amount in amounts.items() if amount} or {"CPU": 0.001}
+
+
+def node_resources() -> list[Bundle]:
+    """Return all resources of each living node."""
+    return [
+        {kind: amount for kind, amount in node["Resources"].items() if kind in ("CPU", "GPU")}
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _holders() -> list[str]:
+    """Return the resources of all placement groups, those of other runs included."""
+    table = placement_group_table()
+    held = [entry for entry in table.values() if entry["state"] == "CREATED"]
+    return [f"{entry['name'] or 'a placement group'} ({_shown(list(entry['bundles'].values()))})" for entry in held]
+
+
+def _apart(spread: bool) -> str:
+    return ", each on a node of its own" if spread else ""
+
+
+def _shown(bundles: Sequence[Bundle]) -> str:
+    """Return amounts as text: `2 x (CPU 8, GPU 8)`."""
+    texts = [f"({', '.join(f'{kind} {amount:g}' for kind, amount in bundle.items())})" for bundle in bundles]
+    return " + ".join(f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts))

@@ -1,0 +1,1 @@
+"""All that touches Ray's own API: starting, joining, spawning and awaiting."""

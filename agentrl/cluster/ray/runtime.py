@@ -1,0 +1,204 @@
+"""Ray for one run: started on this machine and ended with all of its processes, or joined and left."""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+from ray._private import utils as ray_utils
+from ray.exceptions import AuthenticationError
+
+from agentrl.cluster.ray.connect import join
+from agentrl.cluster.ray.job_environment import fields_of_job
+from agentrl.cluster.ray.lost_ray import is_closing
+from agentrl.cluster.ray.user_modules import stage, worker_path
+from agentrl.cluster.ray.worker_output import log_worker_output
+from agentrl.errors import ConfigError
+from agentrl.guardian import MARK, Guardian
+
+logger = logging.getLogger(__name__)
+
+_MAX_SOCKET_PATH_BYTES = 107
+"""Linux limit."""
+_SET_EVERY_S = 0.02
+_SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable; read on Linux too, despite its name."""
+
+_Handlers = Mapping[signal.Signals, Any]
+
+
+@contextlib.contextmanager
+def guarded_run() -> Iterator[Path]:
+    """Mark this process and its children as one run, and yield a temporary folder for the run.
+
+    The marked processes and the folder are removed within seconds of this process's end, even by `kill -9`.
+    """
+    mark = secrets.token_hex(16)
+    temp_dir = Path(tempfile.mkdtemp(prefix="agentrl-"))
+    guardian = Guardian(mark=mark, temp_dir=temp_dir)
+    os.environ[MARK] = mark
+    try:
+        yield temp_dir
+    finally:
+        del os.environ[MARK]
+        guardian.dismiss()
+
+
+@contextlib.contextmanager
+def ray_runtime(
+    *, num_cpus: int, temp_dir: Path, user_folder: Path, keep_logs_in: Path, address: str | None = None
+) -> Iterator[None]:
+    """Start Ray on this machine, and stop it; or join a running cluster, and leave it.
+
+    Args:
+        address: address of a running cluster; absent: Ray is started here, protected by a token.
+        num_cpus: logical processors to declare; may exceed the real ones, since our workers mostly take turns.
+        temp_dir: folder of Ray's own files.
+        user_folder: folder whose Python files and packages (tools, rewards) every worker can import.
+        keep_logs_in: folder for Ray's logs if the run fails.
+
+    Raises:
+        ConfigError: no cluster at `address` accepts this machine, or the name of `temp_dir` is too long for Ray's sockets.
+    """
+    # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_closing.clear()
+    with _without_handler_of_ray():
+        if address is None:
+            _check_socket_paths(temp_dir)
+        runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
+        if address is None:
+            _start(num_cpus, temp_dir, runtime_env)
+        else:
+            join(address, runtime_env)
+    log_worker_output()
+    _set_handlers(handlers)  # Ray has replaced them
+    try:
+        yield
+    except Exception:
+        if address is not None:
+            raise  # the cluster keeps its own logs
+        try:
+            shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
+            for folder in keep_logs_in.glob("**/"):
+                folder.chmod(folder.stat().st_mode & ~0o022)  # Ray lets everybody write
+            logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
+        except OSError as error:
+            # `shutil.Error` lists every file.
+            why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+            logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
+        raise
+    finally:
+        _shut_down(handlers)
+
+
+@contextlib.contextmanager
+def _without_handler_of_ray() -> Iterator[None]:
+    """Keep Ray's SIGTERM handler out while Ray starts: it would end this process silently."""
+    original = ray_utils.set_sigterm_handler
+    ray_utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray_utils.set_sigterm_handler = original
+
+
+def _shut_down(handlers: _Handlers) -> None:
+    """Shut Ray down in a thread, and keep `handlers` set meanwhile: Ray removes them first, and then takes long."""
+    is_closing.set()
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        leaving = beside.submit(ray.shutdown)
+        while not leaving.done():
+            wait([leaving], timeout=_SET_EVERY_S)
+            _set_handlers(handlers)
+    leaving.result()
+
+
+def _set_handlers(handlers: _Handlers) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
+    try:
+        with _on_loopback_only():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=True,
+                runtime_env=runtime_env,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(temp_dir / "ray"),
+            )
+        _hide_token()
+    except (ConnectionError, ValueError, AuthenticationError) as error:
+        raise ConfigError(
+            f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
+        ) from error
+
+
+def _hide_token() -> None:
+    """Make Ray's token, which allows to run code as this user, unreadable for other users."""
+    file = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):
+        if file.stat().st_mode & 0o077:
+            file.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _on_loopback_only() -> Iterator[None]:
+    """Make Ray bind every port to loopback.
+
+    By default it replaces a loopback address by that of an interface and listens on all interfaces, unless clusters of several
+    machines are off, as on systems other than Linux.
+    """
+    before, of_user = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_SEVERAL_MACHINES)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[_SEVERAL_MACHINES] = "0"  # for the processes that Ray starts
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[_SEVERAL_MACHINES]
+        if of_user is not None:
+            os.environ[_SEVERAL_MACHINES] = of_user
+
+
+def _check_socket_paths(temp_dir: Path) -> None:
+    session = f"session_2000-01-01_00-00-00_000000_{os.getpid()}"  # as long as the name that Ray will give it
+    longest = os.fsencode(temp_dir / "ray" / session / "sockets" / "plasma_store")
+    excess = len(longest) - _MAX_SOCKET_PATH_BYTES
+    if excess > 0:
+        folder = temp_dir.parent
+        raise ConfigError(
+            f"the name of the folder for temporary files, `{folder}`, is {excess} bytes too long for Ray's sockets. Set "
+            "`TMPDIR` to a shorter one"
+        )
+
+
+def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:
+    """Ship the user's modules, and give the workers this process's search path; see `user_modules`."""
+    env: dict[str, Any] = {}
+    of_job, path = fields_of_job(), worker_path()
+    # An empty path hides a node's own from the workers; a job's path reaches them anyway.
+    if path or "env_vars.PYTHONPATH" not in of_job:
+        env["env_vars"] = {"PYTHONPATH": path}
+    # Staged, because Ray would take the whole folder, data and earlier runs included.
+    staging = Path(tempfile.mkdtemp(dir=temp_dir), "user_code")
+    stage(user_folder, staging)
+    # Without `working_dir` Ray adds this process's working folder to the workers' path, unless a job has set one.
+    if any(staging.iterdir()) or (on_cluster and "working_dir" not in of_job):
+        env["working_dir"] = str(staging)
+    return env

@@ -1,0 +1,204 @@
+"""Spawns the processes of every role of a layout, as groups of ranks and as engines."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agentrl import clock
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.placement.resource_pool import (
+    Bundle,
+    ReservedPool,
+    bundles_of,
+    missing_resources,
+    node_resources,
+    reserve,
+)
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.workers.engine_calls import EngineHandle
+from agentrl.cluster.workers.engine_worker import EngineWorker
+from agentrl.cluster.workers.extra_roles import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
+from agentrl.cluster.workers.model_engine_worker import ModelEngineWorker
+from agentrl.cluster.workers.model_worker import ModelWorker
+from agentrl.cluster.workers.worker_group import WorkerGroup
+from agentrl.config.class_path import import_by_path
+from agentrl.config.layout import Placement, layout, pool_users
+from agentrl.config.schema.run import RunConfig
+from agentrl.errors import ConfigError, InsufficientResourcesError
+
+logger = logging.getLogger(__name__)
+
+SPARE_CALLS = 64
+"""Calls (stats, abort, weights) that must not queue behind those of the trajectories."""
+_MODEL_CALLS = 4
+"""One that computes, and some queries."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Places:
+    """Places of a run's processes, in the pools of the config and outside of them."""
+
+    nodes: Nodes
+    outside: ResourcePool
+    """Resources of a process without a pool."""
+    gpus_per_engine: int = 1
+    """Multiple of the GPUs of `outside` that an engine takes."""
+    pools: dict[str, ReservedPool] = field(default_factory=dict)
+
+    @classmethod
+    async def reserved(
+        cls,
+        config: RunConfig,
+        nodes: Nodes,
+        *,
+        num_gpus: float,
+        gpus_per_engine: int,
+        with_models: bool = True,
+        is_restart: bool = False,
+    ) -> "Places":
+        """Reserve every pool of a config, for a run with or without models.
+
+        At a restart (`is_restart`) the cluster has held the run before, so missing resources are waited for.
+
+        Raises:
+            ConfigError: the cluster cannot hold the run; see also `reserve`.
+            InsufficientResourcesError: at a restart, resources were missing for too long.
+        """
+        outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
+        places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
+        needs = processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models)
+
+        def lacking() -> str | None:
+            return missing_resources(config.cluster, needs, total=node_resources())
+
+        max_wait_s, started_at = config.cluster.max_wait_s, clock.now()
+        while True:
+            if is_restart:
+                await nodes.until_room(lacking)
+            try:
+                if problem := lacking():
+                    raise ConfigError(problem)
+                for name, section in config.cluster.pools.items():
+                    places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
+                return places
+            except ConfigError as error:
+                places.release()
+                if not is_restart:
+                    raise
+                left_s = max_wait_s - (clock.now() - started_at)
+                if left_s <= 0:
+                    raise InsufficientResourcesError(
+                        f"{error}. The run ends, since `cluster.max_wait_s`, {max_wait_s:g} s, are over; the same command "
+                        "goes on"
+                    ) from error
+                logger.warning("%s. Waiting for another %.0f s", error, left_s)
+
+    def of(self, placement: Placement) -> list[ResourcePool]:
+        """Return the place of each process of a role."""
+        if placement.pool is not None:
+            return self.pools[placement.pool].places(f"cluster.roles.{placement.role}")
+        num_gpus = self.outside.num_gpus * (self.gpus_per_engine if placement.role == "rollout" else 1)
+        return [
+            ResourcePool(num_processes=1, num_cpus=self.outside.num_cpus, num_gpus=num_gpus)
+        ] * placement.num_processes
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """Release all pools at the end."""
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """End what still runs in the pools, and free them."""
+        for pool in self.pools.values():
+            pool.release()
+        self.pools.clear()
+
+
+def processes_of(
+    config: RunConfig, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
+) -> dict[str, list[Bundle]]:
+    """Return the resources of all processes of a run, keyed by the config key that sets their number; see `Places`."""
+    needs = {f"cluster.pools.{name}": bundles_of(section) for name, section in config.cluster.pools.items()}
+    for placement in layout(config):
+        with_engine = placement.role == "rollout"
+        if placement.pool is None and (with_engine or with_models):
+            key = "rollout.num_engines" if with_engine else "actor.num_workers"
+            needs[key] = _bundles_outside_pools(
+                placement.num_processes, num_gpus=num_gpus * (gpus_per_engine if with_engine else 1)
+            )
+    return needs | {"rollout.num_workers": _bundles_outside_pools(config.rollout.num_workers)}
+
+
+def _bundles_outside_pools(num_processes: int, *, num_gpus: float = 0.0) -> list[Bundle]:
+    """Return the resources of processes outside of pools."""
+    return [{"CPU": 1.0, **({"GPU": num_gpus} if num_gpus else {})}] * num_processes
+
+
+def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
+    """Start the processes of every role with models, and the engines inside them."""
+    return [
+        _spawn_ranks(config, placement, places.of(placement), places.nodes)
+        for placement in layout(config)
+        if placement.role != "rollout"
+    ]
+
+
+def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool], nodes: Nodes) -> WorkerGroup:
+    has_engine = "rollout" in placement.components
+    ranks = [
+        spawn(
+            _named_after(placement.role, ModelEngineWorker if has_engine else ModelWorker),
+            place,
+            config,
+            placement.role,
+            max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
+            first_rank=rank,
+        )[0]
+        for rank, place in enumerate(places)
+    ]
+    return WorkerGroup(
+        placement.role,
+        ranks,
+        ranks_per_share=config.actor.sequence_parallel_size,
+        until_placed=functools.partial(nodes.until_placed, needs=str(places[0])),
+    )
+
+
+def _named_after(role: str, cls: type) -> type:
+    """Return `cls` with the role in its name, which `ps` shows as the title of Ray's processes."""
+    return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
+
+
+def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:
+    """Start the workers of extra roles; Ray restarts dead ones.
+
+    Raises:
+        ConfigError: a class cannot be imported, or cannot be a worker.
+    """
+    workers: dict[str, list[ExtraWorkerHandle]] = {}
+    for role, section in config.cluster.extra_roles.items():
+        cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
+        calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines + SPARE_CALLS
+        workers[role] = [
+            spawn_extra_worker(cls, place, section.config, role, max_concurrency=calls, rank=rank)
+            for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
+        ]
+    return ExtraRoles(workers, history)
+
+
+def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:
+    """Start the process of one engine."""
+    calls = _engine_calls(config)
+    [engine] = spawn(EngineWorker, place, config, "engine", max_concurrency=calls, first_rank=index)
+    return EngineHandle.of(engine)
+
+
+def _engine_calls(config: RunConfig) -> int:
+    return config.rollout.max_concurrent_trajectories + SPARE_CALLS

@@ -1,0 +1,98 @@
+"""The role `rollout` in a process of its own: an engine behind Ray."""
+
+import asyncio
+from typing import Literal
+
+from agentrl.cluster.placement.threads import with_threads
+from agentrl.cluster.ray.network import own_node_id
+from agentrl.cluster.workers.engine_calls import PackedEngine
+from agentrl.config.schema.run import RunConfig
+from agentrl.engine.base import Engine, EngineStats
+from agentrl.models.tokenizer import tokenizer_class
+from agentrl.observability.peak_memory import take_peak_memory
+from agentrl.types import Completion, Deadline, SamplingParams
+from agentrl.weight_sync.base import WeightSource
+
+
+class EngineWorker(PackedEngine):
+    """Builds the engine that the config names, and passes every call on."""
+
+    def __init__(self, config: RunConfig, role: str) -> None:
+        """Build the engine; `start` loads the model."""
+        PackedEngine.__init__(self)
+        self._role = role
+        self._engine = _build_engine(with_threads(config))
+
+    async def start(self) -> None:
+        """See `Engine.start`."""
+        await self._engine.start()
+
+    async def generate(
+        self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline, **copy: int
+    ) -> Completion:
+        """See `Engine.generate`, and `VllmEngine.generate` for `copy`."""
+        return await self._engine.generate(token_ids, params, request_id=request_id, deadline=deadline, **copy)
+
+    async def abort(self, request_id: str) -> None:
+        """See `Engine.abort`."""
+        await self._engine.abort(request_id)
+
+    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
+        """See `Engine.pause`."""
+        await self._engine.pause(mode)
+
+    async def resume(self) -> None:
+        """See `Engine.resume`."""
+        await self._engine.resume()
+
+    async def sleep(self, level: int) -> None:
+        """See `Engine.sleep`."""
+        await self._engine.sleep(level)
+
+    async def wake(self, tags: tuple[str, ...]) -> None:
+        """See `Engine.wake`."""
+        await self._engine.wake(tags)
+
+    async def load_weights(self, source: WeightSource, *, version: int) -> None:
+        """See `Engine.load_weights`."""
+        await self._engine.load_weights(source, version=version)
+
+    async def stats(self) -> EngineStats:
+        """See `Engine.stats`."""
+        return await self._engine.stats()
+
+    async def tokenizer_class(self, model_path: str) -> str | None:
+        """See `agentrl.models.tokenizer`."""
+        return await asyncio.to_thread(tokenizer_class, model_path)
+
+    async def take_peak_memory(self) -> float:
+        """Return the peak memory of this process and its children since the last call."""
+        return take_peak_memory()
+
+    async def node_id(self) -> str:
+        """Return the Ray node of this process."""
+        return own_node_id()
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`."""
+        await self._engine.aclose()
+
+
+def _build_engine(config: RunConfig) -> Engine:
+    match config.rollout.engine:
+        case "transformers":
+            from agentrl.engine.embedded.engine import TransformersEngine  # loads torch: in this process only
+
+            return TransformersEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
+        case "simulated":
+            from agentrl.engine.simulated.engine import SimulatedEngine  # loads transformers
+
+            return SimulatedEngine(config.model, config.rollout)
+        case "openai":
+            from agentrl.engine.openai.engine import OpenAIEngine
+
+            return OpenAIEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
+        case "vllm":
+            from agentrl.engine.vllm.engine import VllmEngine  # loads vLLM: in this process only
+
+            return VllmEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)

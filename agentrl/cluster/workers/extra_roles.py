@@ -1,0 +1,215 @@
+"""Workers of extra roles: their classes know nothing of a run, and their processes may die or hang at any time.
+
+Ray restarts a dead worker without reporting it, so deaths are looked up and counted here. Each worker is pinged now and then,
+and killed if it hangs.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import ray
+from ray._private.state import state
+from ray.exceptions import RayError
+
+from agentrl.cluster.placement.node_drain import ask_ray
+from agentrl.cluster.ray.background import watching
+from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.run_history import RunHistory
+from agentrl.errors import (
+    AgentRLError,
+    ArgumentMismatchError,
+    CallFailedError,
+    NotBuiltError,
+    RolloutError,
+    WorkerDiedError,
+)
+from agentrl.tools.result_text import NoResultError, result_text
+from agentrl.user_code import contained, contained_coroutine, raised_by_user, words_of
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+_MAX_DEATHS = 2
+"""Deaths before the class is built: a lost node may cause one, a fault of the class repeats."""
+
+_ASK_EVERY_S = 60.0
+_SILENT_S = 300.0
+"""Time without an answer after which a worker hangs; user code may block its event loop, as while it compiles a model."""
+
+
+class _Serving:
+    """Methods that are mixed into the class of a worker; methods of the class itself win."""
+
+    async def agentrl_process(self) -> str:
+        """Return an id that changes with every restart."""
+        return ray.get_runtime_context().get_worker_id()
+
+    async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> str:
+        """Call a method of the class for an episode that `process` has answered before.
+
+        Returns:
+            Result of the method; anything but a `str` as JSON, since other processes may lack its class.
+
+        Raises:
+            WorkerDiedError: that process has ended, and its state of the episode is lost.
+            ArgumentMismatchError: the method does not take these arguments.
+            RolloutError: the method raised one: the infrastructure failed.
+            CallFailedError: the method raised anything else, or its result is no JSON; the policy may have caused either.
+        """
+        if process != await self.agentrl_process():
+            raise WorkerDiedError(f"`{type(self).__name__}`: its process died after it had answered this episode")
+        call = getattr(self, method)
+        try:
+            inspect.signature(call).bind(**arguments)
+        except TypeError as error:
+            raise ArgumentMismatchError(f"`{type(self).__name__}.{method}`: {error}") from error
+        # `from None`: other processes may lack the exception's class, and Ray sends chained exceptions as text and dies of
+        # half a surrogate pair in it, which a policy can send.
+        try:
+            outcome = await contained_coroutine(call(**arguments))
+        except RolloutError as error:
+            raise RolloutError(f"`{type(self).__name__}.{method}`: {words_of(error)}") from None
+        except Exception as error:  # noqa: BLE001 - the method is the user's own
+            raise CallFailedError(_in_one_line(raised_by_user(error))) from None
+        try:
+            return result_text(outcome, none_is_result=True)  # as an `end_method` returns it
+        except NoResultError as error:
+            raise CallFailedError(str(error)) from None
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return an error as `ValueError: there is no image 7`; a group as all of its errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_in_one_line, error.exceptions))
+    words = words_of(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+class ExtraWorkerHandle(WorkerHandle):
+    """A handle of a worker that Ray restarts whenever its process dies."""
+
+    @classmethod
+    def of(cls, handle: WorkerHandle) -> "ExtraWorkerHandle":
+        """Return another handle of the same worker."""
+        return cls(handle._actor, handle._name)
+
+    async def until_placed(self) -> None:
+        """Return when the process runs and its class is built.
+
+        Raises:
+            NotBuiltError: the constructor raised, or its process died in it repeatedly.
+        """
+        num_before = await self.num_deaths()
+        placed = asyncio.ensure_future(super().until_placed())
+        try:
+            while True:
+                await asyncio.wait({placed}, timeout=_LOOK_EVERY_S)
+                if placed.done():
+                    return placed.result()
+                if await self.num_deaths() - num_before >= _MAX_DEATHS:
+                    raise NotBuiltError(
+                        f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`); see "
+                        "`ray_logs/` in the run's directory. Build the class by hand with the same `config`, or give it more "
+                        "memory"
+                    )
+        finally:
+            placed.cancel()
+            await asyncio.gather(placed, return_exceptions=True)
+
+    async def num_deaths(self) -> int:
+        """Return the number of restarts after a death; 0 if Ray does not answer."""
+        return (await self._actor_info()).get("NumRestarts", 0)
+
+    async def end_if_silent(self) -> None:
+        """Kill the process if it hangs, so that Ray restarts it."""
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                await self.agentrl_process()
+        except TimeoutError:
+            if (await self._actor_info()).get("State") == "ALIVE":  # a restarting one cannot answer
+                logger.warning("%s: no answer for %g s; restarting", self, _SILENT_S)
+                self.end_for_restart()
+        except AgentRLError:
+            pass  # it died, and Ray restarts it
+
+    async def _actor_info(self) -> Mapping[str, Any]:
+        try:
+            return await ask_ray(lambda: state.actor_table(self.caller_id))
+        except RayError:
+            return {}
+
+
+class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
+    """Workers of the extra roles, keyed by role."""
+
+    def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]], history: RunHistory) -> None:
+        """Take started workers; their deaths are added to the run's `history`."""
+        self._workers = workers
+        self._history = history
+        self._num_deaths: dict[ExtraWorkerHandle, int] = {}
+
+    def __getitem__(self, role: str) -> Sequence[ExtraWorkerHandle]:
+        return self._workers[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the number of their deaths since the run began."""
+        await asyncio.gather(*map(self._note_deaths, self._all()))
+        return {"cluster/extra_role_deaths": float(self._history.num_extra_role_deaths)}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Log deaths and kill workers that hang, as long as the context lasts."""
+        async with watching(self._watch(), what="workers of extra roles"):
+            yield
+
+    def _all(self) -> list[ExtraWorkerHandle]:
+        return [worker for workers in self._workers.values() for worker in workers]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            await asyncio.gather(*(worker.end_if_silent() for worker in self._all()))
+            await asyncio.gather(*map(self._note_deaths, self._all()))
+
+    async def _note_deaths(self, worker: ExtraWorkerHandle) -> None:
+        before, now = self._num_deaths.get(worker, 0), await worker.num_deaths()
+        if now > before:
+            self._num_deaths[worker] = now
+            self._history.num_extra_role_deaths += now - before
+            logger.warning("%s: died; restarting", worker)
+
+
+def spawn_extra_worker(
+    cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
+) -> ExtraWorkerHandle:
+    """Start a worker of an extra role; the arguments are those of `spawn`.
+
+    Raises:
+        ConfigError: the class cannot be a worker.
+    """
+    check_worker_class(cls)
+    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__} | _built_in_words(cls))
+    [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
+    return ExtraWorkerHandle.of(worker)
+
+
+def _built_in_words(cls: type) -> dict[str, Any]:
+    """Return a constructor for `cls`, if it has one, in which `sys.exit` is an error: for Ray the process just ended."""
+    if cls.__init__ is object.__init__:
+        return {}
+
+    def __init__(self: Any, config: Any, role: str) -> None:
+        contained(cast(Any, cls).__init__, self, config, role)
+
+    return {"__init__": __init__}

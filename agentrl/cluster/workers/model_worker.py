@@ -1,0 +1,166 @@
+"""One rank as a Ray worker: holds the components of its role and passes calls on to them.
+
+All computation runs in one thread, in the order of the calls; the event loop stays responsive.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from agentrl.cluster.placement.threads import threads_per_rank
+from agentrl.cluster.ray.network import own_address, own_node_id, use_interface_of
+from agentrl.config.class_path import import_by_path
+from agentrl.config.schema.run import RunConfig
+from agentrl.errors import CheckpointError, PeerLostError
+from agentrl.observability.peak_memory import take_peak_memory
+from agentrl.types import Trajectory
+from agentrl.user_code import contained
+
+if TYPE_CHECKING:
+    from agentrl.training.parallel import Store
+    from agentrl.training.role import Role
+    from agentrl.training.update.update_plan import UpdateShard
+
+T = TypeVar("T")
+
+COMPONENTS = {
+    "actor": "agentrl.training.actor.Actor",
+    "ref": "agentrl.training.reference.Reference",
+    "critic": "agentrl.training.critic.Critic",
+    "reward": "agentrl.training.reward_model.RewardModel",
+}
+"""Import paths of the components: these load torch, which only the worker's process needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Address at which the ranks of one process group meet."""
+
+    host: str
+    port: int
+
+
+class ModelWorker:
+    """One rank of a role such as `actor_ref`, with one component for each part of the name."""
+
+    def __init__(self, config: RunConfig, role: str) -> None:
+        """Build the components; `setup` joins the other ranks and loads the models."""
+        self._components: dict[str, Role] = {
+            name: import_by_path(COMPONENTS[name], key=f"role {name}")(config, name)
+            for name in role.split("_")
+            if name in COMPONENTS
+        }
+        self._thread = ThreadPoolExecutor(1, "agentrl-model")
+        self._store: Store | None = None
+        self._num_threads = threads_per_rank(config)
+        self._sequence_parallel_size = config.actor.sequence_parallel_size
+        self._shares_gpu = config.cluster.colocated
+
+    async def rendezvous(self) -> Rendezvous:
+        """Open a store for the process group on this rank, rank 0, and return its address."""
+
+        def open_here() -> Rendezvous:
+            from agentrl.training.parallel import open_store
+
+            host = own_address()
+            self._store = open_store(host)
+            return Rendezvous(host=host, port=self._store.port)
+
+        return await self._run(open_here)
+
+    async def setup(self, rank: int, world_size: int, at: Rendezvous) -> None:
+        """Join the process group and set up every component."""
+
+        def join() -> None:
+            from agentrl.training.parallel import Parallel, ParallelContext
+            from agentrl.training.role import RoleContext
+
+            use_interface_of(own_address())
+            place = ParallelContext(
+                rank=rank,
+                world_size=world_size,
+                master_addr=at.host,
+                master_port=at.port,
+                store=self._store,
+                sequence_parallel_size=self._sequence_parallel_size,
+                num_threads=self._num_threads,
+            )
+            context = RoleContext(parallel=Parallel(place))
+            for component in self._components.values():
+                component.setup(context)
+
+        await self._run(join)
+
+    async def ping(self) -> None:
+        """Answer at once, also during a computation."""
+
+    async def take_peak_memory(self) -> float:
+        """Return the peak memory of this process since the last call."""
+        return take_peak_memory()
+
+    async def node_id(self) -> str:
+        """Return the Ray node of this process."""
+        return own_node_id()
+
+    async def call(self, component: str, method: str, *args: Any) -> Any:
+        """Call a method of a component."""
+        return await self._run(getattr(self._components[component], method), *args)
+
+    async def saved(self, component: str) -> bool | CheckpointError:
+        """Return whether the pending `save` of a component is written, also during a computation.
+
+        A failure is returned, not raised: it must not end an update.
+        """
+        try:
+            return cast(Any, self._components[component]).saved()
+        except CheckpointError as error:
+            return error
+
+    async def score(self, component: str, method: str, *trajectories: Trajectory) -> list[Any]:
+        """Call a method that returns one result per trajectory; return None, then each result as a value of its own."""
+        scores = getattr(self._components[component], method)
+        return [None, *await self._run(self._run_and_free, scores, trajectories)]
+
+    async def update(
+        self, component: str, shard: "UpdateShard", input_names: Sequence[str], *values: Any
+    ) -> dict[str, float]:
+        """Run one step's update of a component on this rank's share; every rank must be called.
+
+        Args:
+            component: name of the component (`actor`).
+            shard: the plan.
+            input_names: given fields of `TokenInputs`.
+            values: the trajectories of `shard.items`, then for each name one array per trajectory. They are separate arguments
+                because Ray resolves references only there.
+        """
+        from agentrl.training.packing.sequences import TokenInputs
+
+        count = len(shard.items)
+        trajectories, *columns = [values[first : first + count] for first in range(0, len(values), count or 1)] or [()]
+        inputs = [
+            TokenInputs(**{name: column[i] for name, column in zip(input_names, columns, strict=True)})
+            for i in range(count)
+        ]
+        update = cast(Any, self._components[component]).update
+        return await self._run(self._run_and_free, update, shard, trajectories, inputs)
+
+    def _run_and_free(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, then free cached memory if others share this GPU."""
+        result = function(*args)
+        if self._shares_gpu:
+            from agentrl.weight_sync.device_memory import release_cached_memory
+
+            release_cached_memory()
+        return result
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, contained, function, *args)
+        except Exception as error:  # a broken connection raises different classes, which `is_lost_peer` knows
+            from agentrl.training.parallel import is_lost_peer
+
+            if is_lost_peer(error):
+                raise PeerLostError(f"a collective lost another rank: {error}") from error
+            raise

@@ -1,0 +1,187 @@
+"""All ranks of one role as one object: calls go to all ranks, to each with its share, or to the first."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from agentrl.cluster.ray.handles import WorkerHandle, all_of
+from agentrl.errors import AgentRLError, ModelDiedError, WorkerDiedError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ASK_EVERY_S = 60.0
+_SILENT_S = 300.0
+"""Time without an answer after which a rank hangs; a long update still answers, since its threads release the interpreter."""
+_PING_TIMEOUT_S = 3.0
+"""Limit for a living rank's answer, even while it computes; Ray reports a dead one sooner."""
+
+
+class WorkerGroup:
+    """The ranks of one process group, called together.
+
+    The first error of any rank is raised at once and ends the group, because the others may wait for that rank in a collective
+    for ever: all processes are killed, and every later call raises the same error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: Sequence[WorkerHandle],
+        *,
+        ranks_per_share: int = 1,
+        until_placed: Callable[[Sequence[WorkerHandle]], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        """Take the started processes, rank by rank.
+
+        Args:
+            name: their role (`actor_ref`).
+            ranks: the processes, placed or not.
+            ranks_per_share: number of neighbouring ranks that compute together on the same share of divided work.
+            until_placed: waits until all are placed; absent: no waiting.
+        """
+        self.name = name
+        self.ranks = list(ranks)
+        self._ranks_per_share = ranks_per_share
+        self._until_placed = until_placed
+        self._failure: AgentRLError | None = None
+
+    @property
+    def num_shares(self) -> int:
+        """Number of parts into which work is divided."""
+        return len(self.ranks) // self._ranks_per_share
+
+    async def setup(self) -> None:
+        """Form the process group and load the models on every rank, once all ranks are placed."""
+        if self._until_placed is not None:
+            await self._together([self._until_placed(self.ranks)], answer=False)
+        [address] = await self._together([self.ranks[0].rendezvous()])
+        await self.each("setup", [(rank, len(self.ranks), address) for rank in range(len(self.ranks))])
+
+    async def all(self, method: str, *args: Any) -> list[Any]:
+        """Call every rank with the same arguments; return all results."""
+        return await self.each(method, [args] * len(self.ranks))
+
+    async def first(self, method: str, *args: Any) -> Any:
+        """Call rank 0 only."""
+        [result] = await self._together([getattr(self.ranks[0], method)(*args)])
+        return result
+
+    async def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call every rank with its own arguments; return all results."""
+        calls = zip(self.ranks, arguments, strict=True)
+        return await self._together([getattr(rank, method)(*args) for rank, args in calls])
+
+    async def each_share(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call every rank with the arguments of its share; return the result of each share's first rank."""
+        per_rank = [args for args in arguments for _ in range(self._ranks_per_share)]
+        return (await self.each(method, per_rank))[:: self._ranks_per_share]
+
+    async def split(self, method: str, *args: Any, items: Sequence[Any], shares: Sequence[Sequence[int]]) -> list[Any]:
+        """Split `items` over the ranks (data parallel), and return references to the results.
+
+        Args:
+            method: takes `args`, then its share of `items`; returns something small, then one result per item.
+            args: the same for every rank.
+            items: references, which the ranks resolve; they do not pass through this process.
+            shares: indices of the items of each share. A rank with an empty share is called too.
+
+        Returns:
+            A reference to the result of each item, in the order of `items`.
+        """
+        replies = await self._together(
+            [
+                rank.call_keeping_rest(method, len(share), *args, *(items[index] for index in share))
+                for number, rank in enumerate(self.ranks)
+                for share in [shares[number // self._ranks_per_share]]
+            ]
+        )
+        results = {
+            index: ref
+            for share, (_, refs) in zip(shares, replies[:: self._ranks_per_share], strict=True)
+            for index, ref in zip(share, refs, strict=True)
+        }
+        return [results[index] for index in range(len(items))]
+
+    async def require_alive(self) -> None:
+        """Check that every rank has its process, as far as Ray knows.
+
+        Raises:
+            ModelDiedError: a process is gone.
+        """
+        if deaths := await self._deaths():
+            raise ModelDiedError(str(deaths[0]))
+
+    async def silent(self) -> list[str]:
+        """Return the names of ranks that do not answer at once."""
+        answers = await self._ping_all(_PING_TIMEOUT_S)
+        return [f"{self.name} {rank}" for rank, error in enumerate(answers) if error is not None]
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for rank in self.ranks:
+            rank.kill()
+
+    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]], *, answer: bool = True) -> list[T]:
+        """Await `calls`, and watch (`answer`) that no rank hangs; the first failure ends the group."""
+        calls = list(calls)
+        if self._failure is not None:
+            for call in calls:
+                call.close()
+            raise self._failure
+        try:
+            return await (self._while_answering(all_of(calls)) if answer else all_of(calls))
+        except AgentRLError as error:
+            self._failure = await self._cause_of(error)
+            self.kill()
+            raise self._failure from (None if self._failure is error else error)
+
+    async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` as long as every rank answers; a hanging rank would block the others for ever.
+
+        Raises:
+            ModelDiedError: a rank hangs.
+        """
+        working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._until_silent())
+        try:
+            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ModelDiedError(f"{watching.result()}: no answer for {_SILENT_S:g} s, treated as dead")
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def _until_silent(self) -> str:
+        """Return the name of the first rank that hangs; a dead one is reported by Ray."""
+        while True:
+            await asyncio.sleep(_ASK_EVERY_S)
+            for rank, error in zip(self.ranks, await self._ping_all(_SILENT_S), strict=True):
+                if isinstance(error, TimeoutError):
+                    return str(rank)
+
+    async def _cause_of(self, error: AgentRLError) -> AgentRLError:
+        """Return the first cause of an error: ranks that lost a dead one may raise before its death is known."""
+        if isinstance(error, WorkerDiedError):
+            return ModelDiedError(str(error))
+        deaths = await self._deaths()
+        return ModelDiedError(str(deaths[0])) if deaths else error
+
+    async def _deaths(self) -> list[WorkerDiedError]:
+        """Return Ray's error for each rank whose process is gone."""
+        return [error for error in await self._ping_all(_PING_TIMEOUT_S) if isinstance(error, WorkerDiedError)]
+
+    async def _ping_all(self, within_s: float) -> list[Exception | None]:
+        """Return None for each rank that answers, else the error: `TimeoutError`, or Ray's if the process is gone."""
+
+        async def ping(rank: WorkerHandle) -> Exception | None:
+            try:
+                async with asyncio.timeout(within_s):
+                    await rank.ping()
+            except (TimeoutError, AgentRLError) as error:
+                return error
+            return None
+
+        return await asyncio.gather(*map(ping, self.ranks))

@@ -1,0 +1,164 @@
+"""Sections of the learning algorithm: selection, advantages, losses, critic, reward model and LoRA."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.config.schema.update import UpdateSection
+
+ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
+"""Values of `algorithm.advantage` with one advantage per trajectory."""
+TOKEN_ADVANTAGE_NAMES = ("reinforce_plus_plus", "gae")
+POLICY_LOSS_NAMES = ("ppo", "gspo", "cispo")
+AGGREGATION_NAMES = ("token_mean", "trajectory_mean", "fixed_length")
+KL_ESTIMATOR_NAMES = ("k1", "k2", "k3")
+
+
+@dataclass(frozen=True)
+class SelectionSection:
+    """Selection of the trajectories of a group that are trained on."""
+
+    method: Literal["all", "resample_on_correct"] = "resample_on_correct"
+    """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
+    keep: int = 0
+    """Trajectories kept per group by `resample_on_correct`; 0 keeps half of `rollout.samples_per_prompt`, as in the paper."""
+    positives: Literal["weighted", "sorted"] = "weighted"
+    """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
+    min_positives: int = 1
+    """Smallest number of solved trajectories kept, if there are as many."""
+    min_negatives: int = 1
+    """Smallest number of other trajectories kept, if there are as many."""
+    metric: str | None = None
+    """Metric of the reward, such as `accuracy`, used instead of the reward for equal groups, the resampling, the pass rates of
+    stages, and accuracy and pass@k in validation; absent: the reward itself.
+    """
+    solved_at: float = 1.0
+    """Smallest reward, or value of `metric`, of a solved trajectory."""
+    drop_equal_reward: bool = True
+    """Drop groups whose rewards (or values of `metric`) are all equal, before the resampling: with the group's mean as baseline
+    their advantages are 0, unless a reward model scores them differently. A KL term, an entropy bonus and advantages per token
+    still have a gradient there.
+    """
+    min_group_size: int = 2
+    """Groups with fewer scored trajectories are dropped."""
+    max_refill_rounds: int = 1
+    """Rounds of fresh prompts that replace dropped groups within a step."""
+
+    def num_kept(self, samples_per_prompt: int) -> int:
+        """Return the number of trajectories kept of a group whose trajectories all have a reward."""
+        if self.method == "all":
+            return samples_per_prompt
+        return self.keep or min(samples_per_prompt, max(2, samples_per_prompt // 2))  # advantages compare at least two
+
+
+@dataclass(frozen=True)
+class RolloutCorrectionSection:
+    """Importance weights that correct differences between engine and actor: older weights, or other arithmetic."""
+
+    method: Literal["none", "truncate", "mask"] = "none"
+    """`truncate` multiplies the loss by the ratio of actor and engine, at most `max_ratio`; `mask` multiplies it by the ratio
+    if that is between `min_ratio` and `max_ratio`, else by 0.
+    """
+    level: Literal["token", "trajectory", "geometric"] = "token"
+    """Ratio of each token (`token`), their product over the trajectory (`trajectory`; TRL's and verl's `sequence`), or its
+    geometric mean (`geometric`), which does not grow with length.
+    """
+    min_ratio: float = 0.5
+    """Lower bound, for `mask` only."""
+    max_ratio: float = 2.0
+    """Upper bound."""
+
+
+@dataclass(frozen=True)
+class AlgorithmSection:
+    """The learning algorithm, from rewards to the loss."""
+
+    selection: SelectionSection = field(default_factory=SelectionSection)
+    """Selection of the trajectories of a group that are trained on."""
+    advantage: str = "grpo"
+    """Estimator of the advantages. One value per trajectory: `grpo` (the group's mean is the baseline), `rloo` (the mean of the
+    others), `reinforce_plus_plus_baseline` (normalised over all tokens of the step), or the import path of your own function
+    (`agentrl.algorithms.advantage`). One per token: `reinforce_plus_plus` (discounted rewards), `gae` (a critic is the
+    baseline), or the import path of your own object (`agentrl.algorithms.token_advantage`).
+    """
+    normalise_by_std: bool = True
+    """Divide advantages by their standard deviation: over the group (`grpo`), the step's trajectories (`rloo`), or the step's
+    tokens (others); Dr. GRPO does not. Those over the step are also centred on its mean.
+    """
+    discount: float = 1.0
+    """Discount factor per token, for advantages per token."""
+    gae_lambda: float = 1.0
+    """Lambda of `gae`: 0 uses the critic alone, 1 the rewards alone."""
+    policy_loss: str = "ppo"
+    """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of your own function
+    (`agentrl.algorithms.policy_loss`).
+    """
+    aggregation: str = "token_mean"
+    """Weights of tokens in the loss of a mini-batch: equal for all tokens (`token_mean`), equal for all trajectories
+    (`trajectory_mean`), 1 / `rollout.max_response_tokens` (`fixed_length`, Dr. GRPO), or the import path of your own function
+    (`agentrl.algorithms.aggregation`).
+    """
+    clip_ratio_low: float = 0.2
+    """Lower PPO clip: ratios below 1 - this are clipped. At most 1, which clips none."""
+    clip_ratio_high: float = 0.28
+    """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
+    clip_ratio_dual: float = 0.0
+    """Upper bound of the ratio for negative advantages (dual clip, usually 3); 0: no bound."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL term against the frozen starting policy; 0 builds no reference model."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Place of the KL term: in the loss, with its gradient, or in the reward, as a cost of each token."""
+    kl_target: float = 0.0
+    """Target KL in nats per trajectory, to which the coefficient is adapted after each step; 0 keeps `kl_coefficient`."""
+    kl_horizon: int = 10_000
+    """Number of trajectories over which the coefficient changes by at most a factor of e^0.2."""
+    kl_estimator: str = "k3"
+    """Estimator of the KL divergence from sampled tokens: `k1`, `k2`, `k3`, or the import path of your own function
+    (`agentrl.algorithms.kl_divergence`). In the loss, `k1` has a mean gradient of 0 on fresh samples; use `k2` or `k3` there.
+    """
+    entropy_coefficient: float = 0.0
+    """Weight of the mean entropy in the objective, as a bonus."""
+    rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
+    """Importance weights for the mismatch of engine and actor; use them if `rollout.max_staleness` is above 0."""
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """True if the KL term is a cost in the reward."""
+        return self.kl_coefficient > 0 and self.kl_in == "reward"
+
+
+@dataclass(frozen=True)
+class LoraSection:
+    """LoRA: low-rank factors that are trained instead of the linear weights (arXiv:2106.09685), with PEFT."""
+
+    rank: int = 0
+    """Rank of the factors; 0 trains the weights themselves. With LoRA the base model is the reference; no copy is loaded."""
+    alpha: int = 32
+    """Scale: the product of the factors times `alpha / rank` is added to a weight."""
+    target_modules: list[str] = field(default_factory=list)
+    """Names of the linear layers that get factors (`q_proj`); empty: all of the decoder."""
+
+
+@dataclass(frozen=True)
+class CriticSection(UpdateSection):
+    """The value model, for `algorithm.advantage: gae`."""
+
+    path: str | None = None
+    """Hugging Face folder of its initial backbone; absent: `model.path`. Its head starts at zero."""
+    learning_rate: float = 1e-5
+    """AdamW learning rate after warm-up."""
+    value_clip: float = 0.5
+    """Largest change of a value in one step, in units of the reward; 0: no bound."""
+
+
+@dataclass(frozen=True)
+class RewardModelSection:
+    """A reward model that scores trajectories, in addition to the reward or instead of it."""
+
+    path: str | None = None
+    """Hugging Face folder of a sequence classifier with one label; absent: no reward model."""
+    weight: float = 1.0
+    """Factor of its score in the total reward, `reward.weight` x reward + this x score; negative if low scores are better."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """Function applied to its output: `sigmoid` gives a probability."""
+    max_tokens_per_micro_batch: int = 16384
+    """Packed tokens of one forward pass on one rank."""

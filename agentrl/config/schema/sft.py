@@ -1,0 +1,108 @@
+"""Config tree of a supervised warm start (`agentrl.runners.sft`)."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from omegaconf import MISSING
+
+from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.run import ModelSection
+
+
+@dataclass(frozen=True)
+class SftRunSection:
+    """The folder of the run."""
+
+    dir: str | None = None
+    """Folder for everything of the run; `runs/<config name>` when absent."""
+
+
+@dataclass(frozen=True)
+class SftDataSection:
+    """Whole dialogues, from JSONL or Parquet files: OpenAI messages, ShareGPT, or a prompt and its completion."""
+
+    train_files: list[str] = MISSING
+    """Files of dialogues, read in this order; a pattern (`data/*.parquet`) is all files that it matches, sorted."""
+    validation_files: list[str] = field(default_factory=list)
+    """Files of held-out dialogues, or patterns; empty means no held-out loss."""
+    messages_key: str = "messages"
+    """Column that holds the messages. While this is the default, a row may have `conversations` (ShareGPT), `prompt` and
+    `completion`, or `instruction`, `input` and `output` instead.
+    """
+    max_tokens: int | None = None
+    """Tokens of the longest dialogue that is trained on; absent: the model's number of positions."""
+    overlong_dialogues: Literal["error", "drop"] = "error"
+    """Treatment of longer dialogues: refuse the run, or leave them out and report their number."""
+
+
+@dataclass(frozen=True)
+class SftTrainingSection:
+    """Length of the training, learning rate and batch sizes."""
+
+    initial_weights: Literal["pretrained", "random"] = "pretrained"
+    """`random` needs only a `config.json` in `model.path`; `pretrained` continues from the weights there."""
+    num_steps: int | None = None
+    """Total number of optimiser updates; absent: as many as `num_epochs` needs."""
+    num_epochs: float = 1.0
+    """Passes over the dialogues, if `num_steps` is absent; the last update may start another one."""
+    examples_per_step: int = 128
+    """Number of dialogues in one update."""
+    learning_rate: float = 5e-6
+    """AdamW learning rate at its peak."""
+    warmup_steps: int = 20
+    """Updates over which the learning rate rises linearly."""
+    final_learning_rate_fraction: float = 0.05
+    """Share of the peak at which the falling learning rate ends."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    adam_beta1: float = 0.9
+    """AdamW first-moment decay."""
+    adam_beta2: float = 0.98
+    """AdamW second-moment decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are clipped to this global norm."""
+    max_tokens_per_micro_batch: int = 4096
+    """Packed tokens of one forward pass."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    seed: int = 0
+    """Seed of random weights, LoRA's factors and the order of the dialogues."""
+    num_threads: int = 0
+    """CPU threads; 0: every core. The number changes the order of sums, and so the last bits of the weights."""
+
+
+@dataclass(frozen=True)
+class SftValidationSection:
+    """The held-out loss, also measured before the first update and after the last."""
+
+    every_steps: int = 50
+    """Updates between measurements."""
+
+
+@dataclass(frozen=True)
+class SftCheckpointSection:
+    """Checkpoints, from which a stopped or killed run resumes."""
+
+    every_steps: int = 50
+    """Updates between checkpoints; the last update and an interrupted run also write one."""
+    dir: str | None = None
+    """Folder of the checkpoints, or a URL that fsspec knows; `checkpoints` in `run.dir` when absent."""
+    keep_last: int = 1
+    """Number of latest checkpoints kept; older ones are deleted."""
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """The root of the tree."""
+
+    run: SftRunSection = field(default_factory=SftRunSection)
+    data: SftDataSection = field(default_factory=SftDataSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    lora: LoraSection = field(default_factory=LoraSection)
+    training: SftTrainingSection = field(default_factory=SftTrainingSection)
+    validation: SftValidationSection = field(default_factory=SftValidationSection)
+    checkpoint: SftCheckpointSection = field(default_factory=SftCheckpointSection)
+    tool_config_path: str | None = None
+    """Tool YAML whose schemas the system prompt lists for dialogues without a `tools` column."""
+    output_dir: str | None = None
+    """Folder for the trained model; `policy` in `run.dir` when absent."""

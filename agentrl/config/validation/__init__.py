@@ -1,0 +1,1 @@
+"""Checks of a config that need no file and no process."""

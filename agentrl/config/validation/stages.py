@@ -1,0 +1,42 @@
+"""Checks of the stages of a run."""
+
+from collections.abc import Iterator
+
+from agentrl.config.schema.checkpoint import StageSection
+from agentrl.config.schema.run import RunConfig
+
+
+def stage_problems(config: RunConfig) -> Iterator[str]:
+    """Yield problems of the stages, with the key and the way out."""
+    for index, stage in enumerate(config.stages):
+        yield from _wrong_numbers(stage, f"stages[{index}]")
+        if stage.update_reference and config.actor.lora.rank > 0:
+            yield (
+                f"`stages[{index}].update_reference` is set, but with `actor.lora` the reference is the base model, which "
+                "never changes; leave one of them out"
+            )
+        if stage.update_reference and config.algorithm.kl_coefficient == 0:
+            yield (
+                f"`stages[{index}].update_reference` is set, but `algorithm.kl_coefficient` is 0, so there is no reference; "
+                "leave one of them out"
+            )
+    if config.stages:
+        first = config.stages[0]
+        idle = {
+            "max_pass_rate": first.max_pass_rate is not None,
+            "reset_optimiser": first.reset_optimiser,
+            "update_reference": first.update_reference,
+        }
+        for key in (key for key, is_set in idle.items() if is_set):
+            yield f"`stages[0].{key}` is set, but before the first stage nothing was trained or rolled out; leave it out"
+
+
+def _wrong_numbers(stage: StageSection, where: str) -> Iterator[str]:
+    counts = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
+    for key, value in counts.items():
+        if value is not None and value < 1:
+            yield f"`{where}.{key}` is {value}, and must be at least 1"
+    if stage.max_pass_rate is not None and not 0 <= stage.max_pass_rate < 1:
+        yield f"`{where}.max_pass_rate` is {stage.max_pass_rate}, and must be from 0 to below 1, which would leave out nothing"
+    if stage.train_files == []:
+        yield f"`{where}.train_files` is empty; name a file, or leave it out to go on with `data.train_files`"

@@ -1,0 +1,1 @@
+"""The engine inside the process: transformers, paged keys and values, continuous batches."""

@@ -1,0 +1,70 @@
+"""The weights of a model in this process: replaced in place, moved to the host or dropped, and restored."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.engine.embedded.weight_check import check_weights
+from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.device_memory import release_cached_memory
+from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
+from agentrl.weight_sync.receiver import WeightReceiver
+
+
+class ResidentWeights:
+    """Tensors of a model's state dict; buffers outside of it stay where they are."""
+
+    def __init__(self, model: nn.Module, device: str) -> None:
+        """Take a model that is on `device`."""
+        self._own: dict[str, Tensor] = model.state_dict(keep_vars=True)
+        self._distinct = [(t.shape, t) for t in {id(tensor): tensor for tensor in self._own.values()}.values()]
+        self._device = torch.device(device)
+        self._receiver = WeightReceiver(self._device)
+        self.are_whole = True
+        """False after `drop`, until `load`."""
+
+    def load(self, source: WeightSource) -> None:
+        """Copy new weights over the old ones, after checking that they are complete and fit.
+
+        Raises:
+            EngineDeadError: a stream of weights broke off and left a mixture.
+            EngineError: a name is missing or unknown, a shape differs, a checksum is wrong, or the publisher is gone; no weight
+                has changed then.
+        """
+        self.take_memory()
+        check_weights(self._own, source)
+        self._receiver.prepare(source)
+        tensors = self._receiver.tensors(source)
+        if source.lora is not None:
+            tensors = merged_tensors(tensors, source.lora) if self.are_whole else whole_model(tensors, source.lora)
+        for name, tensor in tensors:
+            if name in self._own:  # a folder may hold more than the model
+                self._own[name].copy_(tensor)
+            del tensor  # it may be a view of a buffer that the sender frees after the last reference
+        self.are_whole = True
+
+    def to_host(self) -> None:
+        """Move the weights to the host's memory."""
+        self._replace(lambda tensor, shape: tensor.cpu())
+        release_cached_memory()
+
+    def drop(self) -> None:
+        """Free the weights; the model is unusable until `load`."""
+        self._replace(lambda tensor, shape: tensor.new_empty(0))
+        self._receiver.forget()
+        self.are_whole = False
+        release_cached_memory()
+
+    def take_memory(self) -> None:
+        """Allocate device memory for the weights and restore what `to_host` kept; undefined values after `drop`."""
+        self._replace(
+            lambda tensor, shape: (tensor if tensor.shape == shape else tensor.new_empty(shape)).to(self._device)
+        )
+
+    def _replace(self, new: Callable[[Tensor, torch.Size], Tensor]) -> None:
+        """Replace the data of every weight by `new(data, shape)`; tied weights stay one tensor."""
+        # Tensors allocated in the engine's inference mode could not be updated outside of it.
+        with torch.inference_mode(False):
+            for shape, tensor in self._distinct:
+                tensor.data = new(tensor.data, shape)

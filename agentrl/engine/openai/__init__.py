@@ -1,0 +1,1 @@
+"""An engine behind servers that speak the OpenAI protocol."""

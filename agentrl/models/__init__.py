@@ -1,0 +1,1 @@
+"""Hugging Face folders: weights, names, tokenizers, and what their attention supports."""

@@ -1,0 +1,1 @@
+"""Answers of a policy: finding, reading and comparing them."""

@@ -1,0 +1,331 @@
+r"""Equality of two answers by their structure: relations, lists, intervals; a function compares single values.
+
+An answer is right if all of its parts are: each member of `6 * 7 = 42`, each value of a list of the reference's length. So an
+answer with further values, or with a relation that the reference lacks, is wrong.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentrl.rewards.answers.text import (
+    PlainNumber,
+    closes_at_end,
+    is_words,
+    nesting,
+    normalised,
+    plain_number,
+    same_text,
+    without_unit,
+)
+
+Comparison = Callable[[str, str], bool]
+"""Returns whether two single values, `(reference, answer)`, are equal."""
+
+_MAX_CHARS = 500
+_MAX_ITEMS = 20
+_MAX_DIGITS = 400
+_MAX_NESTING = 20
+_MAX_EXPONENT = 10_000
+_MAX_FACTORIAL = 1_000
+
+_RELATION = re.compile(
+    r"\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|notin|in|ni|subset|subseteq|supset|to|rightarrow|Rightarrow|implies|iff|"
+    r"Leftrightarrow|propto|ll|gg|prec|succ|doteq|mapsto|neg|lnot|not|lor|vee|land|wedge|mid|nmid|perp|parallel|pmod|bmod|mod)"
+    r"(?![a-zA-Z])|:=|={1,2}|<|>"
+)
+_FLIPPED = {">": "<", r"\ge": r"\le", "==": "=", ":=": "="}
+_EQUALS = re.compile(r":=|==?")
+_LETTER = r"(?:\\(?!pi|infty|frac|sqrt)[a-zA-Z]+|[a-zA-Z])(?:_(?:\w|\{\w+\}))?'*"
+_NAME = re.compile(
+    rf"(?:\\text\{{[a-zA-Z '-]+\}}"
+    rf"|(?:\\(?:angle|overline|triangle|vec|hat|bar)\s*)?\|?\{{?{_LETTER}(?:\s*{_LETTER}){{0,3}}\}}?\|?"
+    rf"|{_LETTER}(?:\s*\+\s*{_LETTER})+|[a-zA-Z]\s*\([a-zA-Z0-9, ]+\))\s*"
+)
+_IN = re.compile(rf"\s*{_LETTER}\s*\\in\s+(?=[\[(\\])")
+_CONNECTIVE = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])\s*,?\s*|;")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s?%?")
+_BINDER = re.compile(
+    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|det|gcd|lcm|max|min|frac\s*\{\s*d\s*\}|partial)(?![a-zA-Z])|\bd/d"
+)
+_UNFINISHED = re.compile(r"\d\s+\d|\\[lc]?dots|\.\.\.")
+"""Adjacent numbers, which sympy would add, and dots, which it would skip."""
+_BASE = re.compile(r"(?P<digits>[0-9a-zA-Z]+)\s*_\s*(?:\{\s*(?:\\text\{)?\s*(?P<base>\w+)\s*\}?\s*\}|(?P<digit>\d))")
+_FACTORIAL = re.compile(r"(?P<number>\d*)(?P<group>[)\]}]?)\s*(?P<marks>!(?:\s*!)*)")
+
+
+def equal_answers(reference: str, answer: str, equal_values: Comparison) -> bool:
+    r"""Return whether `answer` equals `reference`.
+
+    Args:
+        reference: the right answer.
+        answer: the policy's answer.
+        equal_values: compares single values that their text does not decide.
+    """
+    if same_text(reference, answer):
+        return True
+    if is_hopeless(answer, reference):
+        return False
+    reference, answer = normalised(reference), normalised(answer)
+    return same_text(reference, answer) or _equal_statements(reference, answer, equal_values)
+
+
+class _UndecidedError(Exception):
+    """The text does not decide the comparison."""
+
+
+def equal_by_text(reference: str, answer: str) -> bool | None:
+    """Return the result of `equal_answers`, or None if an expression must be evaluated for it."""
+
+    def undecided(*_: str) -> bool:
+        raise _UndecidedError
+
+    try:
+        return equal_answers(reference, answer, undecided)
+    except _UndecidedError:
+        return None
+
+
+def is_hopeless(answer: str, reference: str = "") -> bool:
+    """Return whether `answer` is too long or nested to compare, or has too large powers or factorials."""
+    if len(answer) > max(_MAX_CHARS, 4 * len(reference)) or re.search(rf"\d{{{_MAX_DIGITS},}}", answer):
+        return True
+    if nesting(answer) > max(_MAX_NESTING, nesting(reference)):
+        return True
+    text = normalised(answer)
+    return any(_is_large_power(text, match.end()) for match in re.finditer(r"\^|\*\*", text)) or any(
+        _is_large_factorial(match) for match in _FACTORIAL.finditer(text)
+    )
+
+
+def _is_large_power(text: str, start: int) -> bool:
+    exponent, rest = _group(text, start)
+    if re.match(r"\s*(?:\^|\*\*|!)", rest):
+        return True
+    numbers = [int(number) for number in re.findall(r"\d+", exponent)]
+    if max(numbers, default=0) > _MAX_EXPONENT:
+        return True
+    if re.search(r"!", exponent):
+        return True
+    if "^" in exponent or "**" in exponent:
+        tower = re.fullmatch(r"\s*(\d+)\s*(?:\^|\*\*)\s*\{?\s*(\d+)\s*\}?\s*", exponent)
+        if tower is None:
+            return len(numbers) > 1 and not re.search(r"[a-zA-Z]", exponent)
+        base, power = int(tower[1]), int(tower[2])
+        return power > 20 or base**power > _MAX_EXPONENT
+    return False
+
+
+def _group(text: str, start: int) -> tuple[str, str]:
+    """Return the bracketed group or the single token at `start`, and the rest of the text."""
+    while start < len(text) and text[start] == " ":
+        start += 1
+    if text[start : start + 1] not in ("{", "("):
+        token = re.match(r"[-+]?(?:\d+|\\?[a-zA-Z]+)?", text[start:])
+        end = start + (token.end() if token else 0)
+        return text[start:end], text[end:]
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] in "{(") - (text[index] in "})")
+        if depth == 0:
+            return text[start + 1 : index], text[index + 1 :]
+    return text[start + 1 :], ""
+
+
+def _is_large_factorial(match: re.Match[str]) -> bool:
+    if match["group"] or len(re.sub(r"\s", "", match["marks"])) > 2:
+        return True
+    return bool(match["number"]) and (len(match["number"]) > 4 or int(match["number"]) > _MAX_FACTORIAL)
+
+
+def _equal_statements(reference: str, answer: str, equal_values: Comparison) -> bool:
+    wanted, given = _relations(reference), _relations(answer)
+    name, value = _assigned(reference)
+    answer_name, answer_value = _assigned(answer)
+    if name and wanted == given and not same_text(name, answer_name):
+        return wanted.total() == 1 and equal_values(reference, answer)
+    reference, answer = value, answer_value
+    wanted, given = _relations(reference), _relations(answer)
+    if not wanted:
+        members = _EQUALS.split(answer)
+        if set(given) <= {"="}:
+            return all(member.strip() and _equal_values(reference, member.strip(), equal_values) for member in members)
+        return _is_interval(reference) and equal_values(reference, answer)
+    items, others = _split(reference), _split(answer)
+    if len(items) > 1 or len(others) > 1:
+        return (
+            wanted == given
+            and len(items) == len(others)
+            and _match(items, others, lambda first, second: _equal_statements(first, second, equal_values))
+        )
+    if wanted != given and (given or not _is_interval(answer)):
+        return False
+    return equal_values(reference, answer)
+
+
+def _assigned(text: str) -> tuple[str, str]:
+    r"""Return the name and the value of `x = 42`, `x \in [1, 2]` or `x = 1, x = 2`; the name is empty for anything else."""
+    if match := _IN.match(text):
+        return "", text[match.end() :]
+    pairs = [_EQUALS.split(item, maxsplit=1) for item in _split(text)]
+    names = {pair[0].strip() for pair in pairs if len(pair) == 2}
+    if len(names) != 1 or not _NAME.fullmatch(name := names.pop()) or len(pairs[0]) != 2:
+        return "", text
+    return name, ", ".join(pair[-1].strip() for pair in pairs)
+
+
+def _relations(text: str) -> Counter[str]:
+    relations = (match[0] for match in _RELATION.finditer(text))
+    return Counter(_FLIPPED.get(relation, relation) for relation in relations)
+
+
+def _equal_values(reference: str, answer: str, equal_values: Comparison) -> bool:
+    """Compare two values or collections of values without a relation."""
+    if same_text(reference, answer):
+        return True
+
+    def equal(left: str, right: str) -> bool:
+        return _equal_values(left, right, equal_values)
+
+    first, second = _Collection.read(reference), _Collection.read(answer)
+    if "union" in (first.kind, second.kind) or r"\mathbb" in reference:
+        if first.kind == second.kind and len(first.items) == len(second.items):
+            return _match(first.items, second.items, equal)
+        return first.kind in _SET_KINDS and second.kind in _SET_KINDS and equal_values(reference, answer)
+    if len(first.items) != len(second.items) or not first.takes(second):
+        return False
+    if first.kind == second.kind == "value":
+        return _equal_scalars(first.items[0], second.items[0], equal_values)
+    if first.is_ordered or second.is_ordered:
+        return all(map(equal, first.items, second.items))
+    return _match(first.items, second.items, equal)
+
+
+_SET_KINDS = ("union", "set", "value", "(]", "[)", "[]", "()")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Collection:
+    """Items of an answer. Example: `[1, 2)` has the kind `[)` and the items `1` and `2`; `42` has the kind `value`."""
+
+    kind: str
+    items: list[str]
+
+    @classmethod
+    def read(cls, text: str) -> "_Collection":
+        if _THOUSANDS.fullmatch(text):
+            return cls(kind="value", items=[text])
+        if len(parts := _split(text, separator=r"\cup")) > 1:
+            return cls(kind="union", items=parts)
+        if len(parts := _split(text)) > 1:
+            return cls(kind="list", items=[value for part in parts for value in _both_signs(part)])
+        if text.startswith(r"\{") and text.endswith(r"\}"):
+            inner = text[2:-2].strip()
+            return cls(kind="set", items=cls.read(inner).items if inner else [])
+        if text[:1] in "([" and text[-1:] in ")]" and closes_at_end(text, 0) and len(parts := _split(text[1:-1])) > 1:
+            return cls(kind=text[0] + text[-1], items=parts)
+        if text.startswith("(") and closes_at_end(text, 0) and text.endswith(")"):
+            return cls.read(text[1:-1].strip())
+        signs = _both_signs(text)
+        return cls(kind="list" if len(signs) > 1 else "value", items=signs)
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if the order of items matters."""
+        return self.kind not in ("list", "set", "value")
+
+    def takes(self, other: "_Collection") -> bool:
+        """Return whether an answer may have the form of `other` if this is the reference."""
+        unordered = ("list", "set", "value")
+        if self.kind in unordered:
+            return other.kind in unordered or (self.kind == "list" and other.kind == "()")
+        return other.kind == self.kind or (self.kind == "()" and other.kind == "list")
+
+
+def _both_signs(text: str) -> list[str]:
+    if r"\pm" not in text and r"\mp" not in text:
+        return [text]
+    pairs = (((r"\pm", "+"), (r"\mp", "-")), ((r"\pm", "-"), (r"\mp", "+")))
+    return [re.sub(r"^\s*\+\s*", "", text.replace(*first).replace(*second)) for first, second in pairs]
+
+
+def _equal_scalars(reference: str, answer: str, equal_values: Comparison) -> bool:
+    reference, answer = without_unit(reference), without_unit(answer)
+    if same_text(reference, answer):
+        return True
+    if not answer or is_words(reference) or is_words(answer):
+        return False
+    if reference.endswith("%") != answer.endswith("%"):
+        return any(_equal_numbers(*pair, equal_values) for pair in _with_percent(reference, answer))
+    return _equal_numbers(reference.rstrip("% "), answer.rstrip("% "), equal_values)
+
+
+def _with_percent(reference: str, answer: str) -> list[tuple[str, str]]:
+    """Return the pairs of which one must be equal if one side has a percent sign: `5%` is `5` or `0.05`."""
+    if reference.endswith("%"):
+        value = reference.rstrip("% ")
+        return [(value, answer), (rf"\frac{{{value}}}{{100}}", answer)]
+    value = answer.rstrip("% ")
+    return [(reference, value), (reference, rf"\frac{{{value}}}{{100}}")]
+
+
+def _equal_numbers(reference: str, answer: str, equal_values: Comparison) -> bool:
+    wanted, given = _number(reference), _number(answer)
+    if wanted is not None and given is not None:
+        return wanted.equals(given)
+    if _BASE.fullmatch(reference) or _BASE.fullmatch(answer):
+        return _equal_in_base(reference, answer)
+    if _UNFINISHED.search(answer) or set(_BINDER.findall(answer)) - set(_BINDER.findall(reference)):
+        return False
+    return equal_values(reference, answer)
+
+
+def _number(text: str) -> PlainNumber | None:
+    percent = re.fullmatch(r"\\frac\{([^{}]*)\}\{100\}", text)
+    if percent and (number := plain_number(percent[1])) is not None:
+        return PlainNumber(value=number.value / 100, is_decimal=number.is_decimal)
+    return plain_number(text)
+
+
+def _equal_in_base(reference: str, answer: str) -> bool:
+    """Compare numbers with a base: for the reference `1011_2`, `1011` is right; for `1011`, `1011_2` is wrong."""
+    wanted, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
+    if wanted is None or given is None:
+        return wanted is not None and same_text(wanted["digits"], answer)
+    bases = [match["base"] or match["digit"] for match in (wanted, given)]
+    return wanted["digits"] == given["digits"] and bases[0] == bases[1]
+
+
+def _is_interval(text: str) -> bool:
+    parts = _split(text, separator=r"\cup")
+    return all(part[:1] in "([" and part[-1:] in ")]" and len(_split(part[1:-1])) == 2 for part in parts)
+
+
+def _split(text: str, *, separator: str = ",") -> list[str]:
+    """Split at separators outside of brackets; `and` and `or` separate too, the commas of thousands do not."""
+    if separator == ",":
+        if _THOUSANDS.fullmatch(text):
+            return [text]
+        text = _CONNECTIVE.sub(",", text)
+    parts, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth <= 0 and text.startswith(separator, index):
+            parts.append(text[start:index].strip())
+            start = index + len(separator)
+    parts.append(text[start:].strip())
+    return parts
+
+
+def _match(references: Sequence[str], answers: Sequence[str], equal: Comparison) -> bool:
+    """Return whether the answers match the references one to one, in any order."""
+    if len(references) > _MAX_ITEMS:
+        return False
+    left = list(answers)
+    for reference in references:
+        position = next((index for index, answer in enumerate(left) if equal(reference, answer)), None)
+        if position is None:
+            return False
+        left.pop(position)
+    return True

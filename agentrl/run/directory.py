@@ -1,0 +1,122 @@
+"""Folder of a run on disk, from which the same command resumes.
+
+runs/demo/
+├── config.yaml             the resolved config; a run resumes only with the same one, except keys of `run_changes`
+├── inputs.json             digests of the data and tool files and of the models, which must stay the same too
+├── metrics.jsonl           one object per step
+├── tensorboard/  run.log  reward_curve.png
+├── trajectories/           every trajectory, one file per step
+├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`
+├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
+├── in_hand/                on its way from or to a checkpoint
+├── policy/                 the trained policy as a Hugging Face folder
+├── exported/               policies of checkpoints, likewise (`agentrl.runners.export`)
+└── result.json             written last: the run is finished
+
+An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
+"""
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.schema.run import RunConfig
+from agentrl.observability.reports.survived import describe_survived
+from agentrl.observability.reports.text_curve import text_curve
+from agentrl.run.fingerprints import CODE, digest_of
+from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, changed_inputs, content_of, refuse_other_inputs
+from agentrl.run.resume_rules import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
+from agentrl.run.stages import references_of
+from agentrl.trajectories.store import TrajectoryStore
+
+logger = logging.getLogger(__name__)
+
+
+class RunDirectory(ResumableFolder):
+    """The folder of one run."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Name the folder; `open` looks at it."""
+        super().__init__(config, num_steps=config.run.num_steps, references=references_of(config))
+        self.in_hand = self.path / "in_hand"
+        """Folder for groups that are rolled out and not yet trained on, as files on their way from or to a checkpoint."""
+        self._config = config
+
+    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
+        """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""
+        digests_before = content_of(self._digests)
+        super().open(inputs, trains=trains)
+        for name, changed in changed_inputs(self._inputs, digests_before).items():
+            if name.startswith(CODE):
+                logger.warning("%s: edited since the run last started", changed)
+        shutil.rmtree(self.in_hand, ignore_errors=True)
+
+    def refuse_other_policy(self) -> None:
+        """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
+
+        Raises:
+            ConfigError: the run had other LoRA settings, or another model that LoRA's factors are added to, be it only
+                another content of the same folder.
+        """
+        owner, inputs = self.checkpoints.owner(), self.checkpoints.inputs()
+        if owner is None:
+            owner, inputs = content_of(self._saved), content_of(self._digests)
+        if owner is None:
+            return
+        where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)
+        adds_to_base = self._config.actor.lora.rank > 0
+        keys = ("actor.lora.", "model.path") if adds_to_base else ("actor.lora.",)
+        changes = changes_of_keys(owner, self._config).items()
+        refuse_changes({name: change for name, change in changes if name.startswith(keys)}, where=where, key="run.dir")
+        if adds_to_base and base.is_dir():
+            now = {"model.path": (base, digest_of(base, key="model.path"))}
+            refuse_other_inputs(now, inputs, where=where, key="run.dir")
+
+    def exported(self, step: int) -> Path:
+        """Return where the policy of a checkpoint is exported to."""
+        return self.path / EXPORTED / f"step_{step:06d}"
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Mark the run as finished, with what came of it as plain data."""
+        shutil.rmtree(self.in_hand, ignore_errors=True)
+        super().finish(result)
+
+    def describe_result(self) -> str:
+        """Return what a person wants to see at the end: the curve, where everything is, and what was lost on the way."""
+        result = self.result()
+        survived, lost = describe_survived(result.get("survived", {})), result.get("lost_records", [])
+        return (
+            f"{text_curve(self.metrics)}\n"
+            f"reward curve:   {self.reward_curve}\n"
+            f"trained policy: {self.policy.path}\n"
+            f"metrics:        {self.metrics}"
+        ) + "".join(
+            f"\n{title} {text}"
+            for title, text in [("survived:      ", survived), *(("lost:          ", loss) for loss in lost)]
+            if text
+        )
+
+    @property
+    def trajectories(self) -> TrajectoryStore:
+        """The record of every trajectory."""
+        return TrajectoryStore(self.path)
+
+    @property
+    def reward_curve(self) -> Path:
+        """The picture of the run."""
+        return self.path / "reward_curve.png"
+
+    def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
+        of_stages = changes_of_stages(saved, self._config, num_steps_done=num_steps_done)
+        return changes_of_keys(saved, self._config) | of_stages
+
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+        num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
+        later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
+        in_use = {name: entry for name, entry in self._inputs.items() if not name.startswith(later)}
+        # Without a result or a checkpoint the run starts over, with the new code alone.
+        if (self.finished or num_steps_done) and not self._config.run.accept_code_changes:
+            return in_use
+        return {name: entry for name, entry in in_use.items() if not name.startswith(CODE)}

@@ -1,0 +1,370 @@
+"""A run before and while it runs: everything that is checked first, then everything that is alive."""
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
+
+from rich.console import Console
+
+from agentrl import clock
+from agentrl.agent_loop.scheduling.manager import AgentLoopManager
+from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
+from agentrl.checkpoints.full_disk import report_full_disk
+from agentrl.checkpoints.writer import CheckpointKeeper
+from agentrl.cluster.engine_fleet import EngineFleet
+from agentrl.cluster.launch import Cluster, launch, launch_engines, require_room_here
+from agentrl.cluster.learner import Learner
+from agentrl.cluster.placement.gpus import gpus_here
+from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.ray.handles import all_of
+from agentrl.cluster.ray.runtime import guarded_run
+from agentrl.cluster.ray.user_modules import search_like_workers
+from agentrl.cluster.run_history import RunHistory
+from agentrl.cluster.weight_sync import WeightSync
+from agentrl.cluster.workers.extra_roles import ExtraRoles
+from agentrl.config.class_path import import_by_path
+from agentrl.config.load import LoadedConfig
+from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.validation.warnings import config_warnings
+from agentrl.data.pass_rates import PassRates
+from agentrl.data.prompts import PromptDataset
+from agentrl.errors import ConfigError
+from agentrl.observability.logs import configure_logging, repeating
+from agentrl.observability.metrics import MetricsLogger
+from agentrl.observability.progress import RunProgress
+from agentrl.rewards.answers.format import READS
+from agentrl.rewards.loader import check_reward, import_rewards
+from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
+from agentrl.run.directory import RunDirectory
+from agentrl.run.fingerprints import code_of_user, inputs_of
+from agentrl.run.judges import judge_for, node_judges_for
+from agentrl.run.preflight.extra_roles import check_extra_roles
+from agentrl.run.preflight.memory import check_memory
+from agentrl.run.preflight.models.dtype import choose_dtype
+from agentrl.run.preflight.models.folders import check_evaluated, check_model_path, check_models, check_weights
+from agentrl.run.preflight.policy_chat import check_policy_chat, known_schemas, schemas_of
+from agentrl.run.preflight.user_functions import check_algorithm_functions
+from agentrl.run.prompt_sets import (
+    data_warnings,
+    held_out_prompts,
+    overlong_warnings,
+    refuse_overlong,
+    training_prompts,
+)
+from agentrl.run.stages import Stage, stages_of
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.builder import read_tool_schema
+from agentrl.tools.function_tool import FUNCTION_TOOL
+from agentrl.tools.loader import load_tool_configs
+from agentrl.tools.schema_check import validator_of
+from agentrl.tools.worker_tool import with_workers
+from agentrl.types import Prompt
+from agentrl.user_code import reported_exits
+
+logger = logging.getLogger(__name__)
+
+ClusterT = TypeVar("ClusterT", bound=Cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPlan:
+    """An evaluation that could start: config, tools and data are read and checked."""
+
+    loaded: LoadedConfig
+    directory: RunDirectory
+    tools: list[ToolConfig]
+    reward: RewardSection
+    validation_prompts: list[Prompt]
+    notes: list[str] = field(default_factory=list)
+    """Values chosen for this machine, for the log."""
+    warnings: list[str]
+    """Warnings about the config (`config_warnings` and others), logged when the run has its log."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.loaded.config
+
+    def prompts_to_check(self) -> list[list[Prompt]]:
+        """Return every prompt that may be rolled out; those of what is about to begin come last."""
+        return [self.validation_prompts]
+
+    def without(self, prompt_ids: Collection[str]) -> Self:
+        """Return the plan without these prompts, which are too long.
+
+        Raises:
+            ConfigError: no training prompt is left, or no held-out one.
+        """
+        return replace(self, validation_prompts=self._held_out_without(prompt_ids))
+
+    def _held_out_without(self, prompt_ids: Collection[str]) -> list[Prompt]:
+        left = [prompt for prompt in self.validation_prompts if prompt.prompt_id not in prompt_ids]
+        if self.validation_prompts and not left:
+            raise ConfigError("data.validation_files: every prompt is longer than `data.max_prompt_tokens`; raise it")
+        return left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(EvaluationPlan):
+    """A training run, or a stage of it, that could start; `loaded.config` is the stage's config."""
+
+    prompts: PromptDataset
+    prompts_of_stages: list[PromptDataset]
+    stages: list[Stage]
+    stage: Stage
+    pass_rates: PassRates
+    first_epoch: int = 0
+    """First epoch of the stage's own data, when the stage is about to start."""
+    history: RunHistory = field(default_factory=RunHistory)
+    """The same in all stages, and continued from the commands before this one."""
+
+    def prompts_to_check(self) -> list[list[Prompt]]:
+        """Return every prompt that may be rolled out, in later stages too; those of what is about to begin come last."""
+        later = [prompts.all() for prompts in self.prompts_of_stages[self.stage.index + 1 :]]
+        return [*later, [*self.prompts.all(), *self.validation_prompts]]
+
+    def without(self, prompt_ids: Collection[str]) -> Self:
+        """See `EvaluationPlan.without`; prompts that the stage leaves out stay left out on resume."""
+        self.pass_rates.left_out |= frozenset(prompt_ids)
+        left, held_out = self.prompts.without(prompt_ids), self._held_out_without(prompt_ids)
+        return replace(self, prompts=left, validation_prompts=held_out)
+
+
+PlanT = TypeVar("PlanT", bound=EvaluationPlan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRun:
+    """An evaluation that is alive."""
+
+    plan: EvaluationPlan
+    rollouts: AgentLoopManager
+    metrics: MetricsLogger
+    progress: RunProgress
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.plan.config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(EvaluationRun):
+    """A training run that is alive."""
+
+    plan: Plan
+    nodes: Nodes
+    extra_roles: ExtraRoles
+    learner: Learner
+    engines: EngineFleet
+    weight_sync: WeightSync
+    checkpoints: CheckpointKeeper
+
+
+def prepare(loaded: LoadedConfig) -> Plan:
+    """Read and check everything that a training run needs; no process has started when this raises.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    loaded, notes = choose_dtype(loaded)
+    plugins = check_plugins(loaded)
+    stages = stages_of(loaded.config)
+    prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
+    memory_warnings: list[str] = []
+    if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
+        check_models(loaded.config)
+        check_weights(loaded.config)
+        check_room(loaded.config)
+        memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
+    plan = _prepared(loaded, plugins, prompts)
+    return Plan(
+        loaded=loaded,
+        directory=plan.directory,
+        tools=plan.tools,
+        reward=plan.reward,
+        prompts=prompts[0],
+        prompts_of_stages=prompts,
+        stages=stages,
+        stage=stages[0],
+        pass_rates=PassRates(),
+        validation_prompts=plan.validation_prompts,
+        warnings=[*plan.warnings, *data_warnings(prompts), *dict.fromkeys(memory_warnings)],
+        notes=notes,
+        history=RunHistory.of_run(plan.directory.metrics),
+    )
+
+
+def check_room(config: RunConfig, *, with_models: bool = True) -> None:
+    """Check that this machine can hold a run that starts a Ray of its own; see `require_room_here`."""
+    if config.cluster.address is None:
+        require_room_here(config, num_gpus=gpus_here(), with_models=with_models)
+
+
+def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
+    """Read and check everything that an evaluation needs; see `prepare`."""
+    loaded, notes = choose_dtype(loaded)
+    config = loaded.config
+    if not RunDirectory(config).finished:
+        check_room(config, with_models=False)
+        check_model_path(config.model.path)
+        if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
+            check_evaluated(config)
+    return replace(_prepared(loaded, check_plugins(loaded)), notes=notes)
+
+
+def _prepared(
+    loaded: LoadedConfig, plugins: tuple[list[ToolConfig], RewardSection], training: Sequence[PromptDataset] = ()
+) -> EvaluationPlan:
+    """Return the plan of an evaluation, or of what a training run shares with one; `training` has its stages' prompts."""
+    trains, directory, (tools, reward) = bool(training), RunDirectory(loaded.config), plugins
+    validation = held_out_prompts(loaded.config)
+    if not (directory.has_all_steps if trains else directory.finished):
+        tokens = check_policy_chat(loaded.config.model, schemas_of(tools)).with_tools(known_schemas(tools))
+        sets = [dataset.all() for dataset in (*training, validation) if dataset is not None]
+        refuse_overlong(tokens, itertools.chain.from_iterable(sets), loaded.config.data)
+    warnings = training_warnings(loaded.config) if trains else []
+    warnings += data_warnings([validation])
+    with report_full_disk(directory.path):
+        directory.open(inputs_of(loaded.config, trains=trains) | code_of_user(), trains=trains)
+    return EvaluationPlan(
+        loaded=loaded,
+        directory=directory,
+        tools=tools,
+        reward=reward,
+        validation_prompts=validation.all() if validation else [],
+        warnings=warnings,
+    )
+
+
+def training_warnings(config: RunConfig) -> list[str]:
+    """Return what is allowed in the config of a training run, and seldom meant.
+
+    Raises:
+        ConfigError: a function of the user's own cannot serve; see `check_algorithm_functions`.
+    """
+    tried = check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
+    return [*config_warnings(config), *tried]
+
+
+@reported_exits()
+def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
+    """Return tools and reward as plain data, after a look whether their classes can be imported.
+
+    Raises:
+        ConfigError: a wrong key, or a class that is not there.
+    """
+    tools = load_tool_configs(loaded.config)
+    reward = check_reward(loaded.config.reward, loaded.config.judge)
+    search_like_workers(loaded.path.parent, on_cluster=loaded.config.cluster.address is not None)
+    for tool in tools:
+        import_by_path(tool.class_name, key="class_name")
+        if tool.class_name == FUNCTION_TOOL:
+            import_by_path(tool.config["function"], key="function")
+        if tool.tool_schema is not None:
+            validator_of(read_tool_schema(tool.tool_schema))
+    check_extra_roles(loaded.config.cluster, tools)
+    import_rewards(reward)
+    return tools, reward
+
+
+@contextlib.asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[Run]:
+    """Start every process of a training run, and end them all, whatever happens."""
+    launcher = functools.partial(launch, history=plan.history)
+    async with _alive(plan, launcher, num_steps=plan.config.run.num_steps) as (cluster, plan, run):
+        keeper = CheckpointKeeper(
+            plan.directory.checkpoints,
+            plan.config.checkpoint,
+            cluster.learner,
+            note=plan.directory.note_checkpoint,
+            scratch=plan.directory.in_hand,
+            pinned={plan.stage.reference_step},
+        )
+        async with contextlib.aclosing(keeper):
+            yield Run(
+                plan=plan,
+                rollouts=run.rollouts,
+                nodes=cluster.nodes,
+                extra_roles=cluster.extra_roles,
+                learner=cluster.learner,
+                engines=cluster.engines,
+                weight_sync=cluster.weight_sync,
+                checkpoints=keeper,
+                metrics=run.metrics,
+                progress=run.progress,
+            )
+
+
+@contextlib.asynccontextmanager
+async def evaluating(plan: EvaluationPlan) -> AsyncIterator[EvaluationRun]:
+    """Start every process of an evaluation, which has no actor, and end them all, whatever happens."""
+    async with _alive(plan, launch_engines, num_steps=1) as (_, _, run):
+        yield run
+
+
+@contextlib.asynccontextmanager
+async def _alive(
+    plan: PlanT, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
+) -> AsyncIterator[tuple[ClusterT, PlanT, EvaluationRun]]:
+    """Start what every run has; the plan comes back without the prompts that are too long."""
+    config, path = plan.config, plan.directory.path
+    console, started_at = Console(), clock.now()
+    configure_logging(path, console=console)
+    for note in plan.notes:
+        logger.info("%s", note, extra=repeating(note))  # once, and not in each stage
+    for warning in plan.warnings:
+        logger.warning("%s: %s", plan.loaded.path.name, warning)
+    if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in plan.reward.scorers):
+        answer_format = plan.reward.answer_format
+        logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
+    with report_full_disk(path), guarded_run() as temp_dir:
+        async with (
+            judge_for(plan.tools, plan.reward, config.judge) as judged,
+            launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
+            node_judges_for(judged, config.judge) as judged,
+        ):
+            [engine, *_] = cluster.engines
+            worker_config = WorkerConfig(
+                model=config.model,
+                rollout=config.rollout,
+                reward=judged.reward,
+                tools=tuple(with_workers(judged.tools, cluster.extra_roles)),
+                run_seed=config.run.seed,
+                run_dir=str(path),
+                validation=config.validation,
+                tokenizer_class=await engine.tokenizer_class(config.model.path),
+            )
+            start_timeout_s = worker_config.start_timeout_s
+            workers = await cluster.spawn_loop_workers(
+                AgentLoopWorker, worker_config, start_timeout_s=start_timeout_s, secret_env=judged.secret_env
+            )
+            stats = await all_of(engine.stats() for engine in cluster.engines)
+            rollouts = AgentLoopManager(
+                config.rollout,
+                cluster.engines,
+                workers,
+                max_prompt_tokens=config.data.max_prompt_tokens,
+                kv_tokens=[engine.kv_tokens_capacity for engine in stats],
+                kv_block_tokens=max(engine.kv_block_tokens for engine in stats),
+                reward_timeout_s=config.reward.timeout_s,
+                max_wait_s=config.cluster.max_wait_s,
+                start_timeout_s=start_timeout_s,
+            )
+            overlong: dict[str, int] = {}
+            for prompts in plan.prompts_to_check():
+                overlong |= await rollouts.check_prompts(prompts)
+            for warning in overlong_warnings(overlong, config.data):
+                logger.warning("%s: %s", plan.loaded.path.name, warning)
+            plan = plan.without(overlong)
+            logger.info("run: all processes are ready after %.0f s", clock.now() - started_at)
+            with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
+                try:
+                    yield cluster, plan, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
+                finally:
+                    await rollouts.aclose()

@@ -1,0 +1,1 @@
+"""Checks before any process starts: models, memory, functions of the user."""

@@ -1,0 +1,1 @@
+"""Checks of model folders before anything loads them."""

@@ -1,0 +1,227 @@
+"""Calls every tool and the reward once, as a run would, before one is started.
+
+A run calls tools with whatever a policy writes, thousands of times. The trial calls each once, with the smallest arguments that
+its schema allows, in an episode named `check` with the columns of the first training row. A tool in good order may refuse
+made-up arguments, so its answer is shown and not judged; no answer at all is refused. A tool that asks a worker of an extra
+role is not called: these come with Ray.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.scoring import isolated_reward, score
+from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
+from agentrl.models.tokenizer import light_tokenizer_class
+from agentrl.rewards.base import Reward
+from agentrl.rewards.loader import build_reward
+from agentrl.rewards.math_answer import reference_answer
+from agentrl.rewards.score import Score
+from agentrl.run.judges import ResolvedJudges, environment_of, judge_for
+from agentrl.run.preflight.blocked_calls import ended_if_blocked
+from agentrl.run.preflight.report import CheckReport, CheckSubject
+from agentrl.run.prompt_sets import count_overlong, overlong_warnings
+from agentrl.tools.base import Episode, ToolConfig, ToolSchema
+from agentrl.tools.builder import build_tools
+from agentrl.tools.executor import ToolExecutor
+from agentrl.tools.python_tool import PYTHON_TOOL
+from agentrl.tools.sample_arguments import sample_arguments
+from agentrl.tools.worker_tool import WORKER_TOOL
+from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, ToolCall, ToolStatus, Turn
+
+EPISODE_ID = "check"
+_MAX_SHOWN = 120
+_ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answer>", "<answer>{}</answer>")
+"""Ways in which a right answer may be written; the first that scores is named."""
+
+
+async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> None:
+    """Build, start and call every tool and the reward, and render every prompt with the tools.
+
+    Raises:
+        ConfigError, ToolError: one cannot be built or started, breaks its protocol, or a tool returns no result.
+        RolloutError: what one needs is away.
+        UnexplainedError: the reward raised an exception of its own.
+    """
+    prompt = _first_prompt(subject)
+    # Without Ray there are no nodes; one judge here shows as much about the tools.
+    judge = replace(subject.config.judge, placement="driver")
+    async with judge_for(subject.tools, subject.reward, judge) as judged:
+        with environment_of(judged):
+            await _try(judged, prompt, subject, report)
+
+
+async def _try(judged: ResolvedJudges, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
+    config = subject.config
+    async with _started_tools(judged.tools, config, report) as executor:
+        _check_prompt_lengths(executor.schemas, subject, report)
+        await _call_tools(executor, judged.tools, prompt, report)
+    async with _started_reward(judged.reward, start_timeout_s=config.rollout.start_timeout_s) as reward:
+        metric = config.algorithm.selection.metric
+        await _score_answers(reward, judged.reward, prompt, report, metric=metric)
+
+
+def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
+    prompts = [*(prompt for dataset in subject.training for prompt in dataset.all()), *subject.validation]
+    model, data = subject.config.model, subject.config.data
+    tokens = ChatTokens.of_model(
+        model, [schema.as_template_dict() for schema in schemas], light_tokenizer_class(model.path)
+    )
+    for warning in overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens), data):
+        report.warn(warning)
+
+
+def _first_prompt(subject: CheckSubject) -> Prompt:
+    if subject.training:
+        return subject.training[0].all()[0]
+    return subject.validation[0]
+
+
+@contextlib.asynccontextmanager
+async def _started_tools(
+    tools: Sequence[ToolConfig], config: RunConfig, report: CheckReport
+) -> AsyncIterator[ToolExecutor]:
+    local_tools = [tool for tool in tools if tool.class_name != WORKER_TOOL]
+    if len(local_tools) < len(tools):
+        report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
+    executor = ToolExecutor(
+        build_tools(local_tools),
+        timeout_s=config.rollout.tool_timeout_s,
+        max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
+        start_timeout_s=config.rollout.start_timeout_s,
+    )
+    with ended_if_blocked("start of the tools", limit_s=config.rollout.start_timeout_s * max(1, len(local_tools))):
+        await executor.start()
+    try:
+        yield executor
+    finally:
+        await executor.aclose()
+
+
+async def _call_tools(executor: ToolExecutor, tools: Sequence[ToolConfig], prompt: Prompt, report: CheckReport) -> None:
+    classes = [tool.class_name for tool in tools if tool.class_name != WORKER_TOOL]
+    if not executor.schemas:
+        report.note("tools: none here")
+    episode = Episode(episode_id=EPISODE_ID, prompt_id=prompt.prompt_id, extra=prompt.extra)
+    for schema, class_name in zip(executor.schemas, classes, strict=True):
+        arguments = {"code": "print(1)"} if class_name == PYTHON_TOOL else sample_arguments(schema)
+        if arguments is None:
+            report.not_checked(f"a call of tool `{schema.name}`: no arguments could be made from its schema")
+            continue
+        await _call_tool(
+            executor, schema, ToolCall(call_id="0", name=schema.name, arguments=arguments), episode, report
+        )
+    await executor.end_episode(episode)
+
+
+async def _call_tool(
+    executor: ToolExecutor, schema: ToolSchema, call: ToolCall, episode: Episode, report: CheckReport
+) -> None:
+    where = f"tool `{schema.name}`: called with {_shown(call.arguments)}"
+    try:
+        with ended_if_blocked(where, limit_s=executor.timeout_s):
+            [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
+    except DataError as error:  # what the user's code raised, or that the row cannot be used
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    except RolloutError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError):
+            raise  # whatever the arguments are
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    if result.status is ToolStatus.NO_RESULT:
+        raise ToolError(
+            f"{where}: {result.text.removeprefix('failure: ')}. Let it return text or JSON for all arguments; the type hint of "
+            "a function may allow None, as `-> str | None`, which the policy reads as `null`"
+        )
+    answered = f"{where}: `{result.status}` in {result.wall_time_s:.2g} s, {_shown(result.text)}"
+    if result.cause:
+        report.warn(f"{answered}; it raised {result.cause}")
+    elif result.status is ToolStatus.TIMEOUT:
+        report.warn(answered)
+    else:
+        report.note(answered)
+
+
+@contextlib.asynccontextmanager
+async def _started_reward(section: RewardSection, *, start_timeout_s: float) -> AsyncIterator[Reward]:
+    reward = isolated_reward(build_reward(section), start_timeout_s=start_timeout_s)
+    limit_s = start_timeout_s * len(section.scorers)
+    with ended_if_blocked(f"start of reward `{section.label}`", limit_s=limit_s):
+        await reward.start()
+    try:
+        yield reward
+    finally:
+        await reward.aclose()
+
+
+async def _score_answers(
+    reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport, *, metric: str | None
+) -> None:
+    """Score an empty answer to one prompt, then its reference answer in every form until one scores more.
+
+    Raises:
+        ConfigError: a breakdown lacks `metric`, which is `algorithm.selection.metric`.
+    """
+    where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
+
+    async def scored(text: str) -> float:
+        with ended_if_blocked(f"{where}, answer {_shown(text)}", limit_s=section.timeout_s):
+            result = await score(reward, section, prompt, (Turn(text=text),))
+        _check_metric(result, metric, where=f"{where}, answer {_shown(text)}")
+        return result.value
+
+    try:
+        empty = await scored("")
+        if unknown := _why_unknown(prompt):
+            report.note(f"{where}: an empty answer scores {empty:g}; {unknown}")
+            report.not_checked(f"what the reward gives for a right answer: {unknown}")
+            return
+        for text in _right_answers(prompt):
+            if (value := await scored(text)) > empty:
+                report.note(f"{where}: {_shown(text)} scores {value:g}, an empty answer {empty:g}")
+                return
+    except UnexplainedError:
+        raise
+    except DataError as error:
+        report.warn(f"{where}: {error}; in a run that loses the trajectory")
+        return
+    forms = ", ".join(f"`{form.format('ANSWER')}`" for form in _ANSWER_FORMS)
+    report.warn(
+        f"{where}: its reference answer {_shown(prompt.answer)} scores no more than an empty one ({empty:g}), written as "
+        f"{forms}. Compare the form that the prompts ask for with the one that the reward reads"
+    )
+
+
+def _check_metric(result: Score, metric: str | None, *, where: str) -> None:
+    if metric not in (None, TOOL_REWARD_METRIC, *result.metrics):
+        names = ", ".join(f"`{name}`" for name in result.metrics) or "none"
+        raise ConfigError(
+            f"{where}: its metrics ({names}) lack `{metric}`, the `algorithm.selection.metric`. Return a mapping with `score` "
+            f"and `{metric}` for every answer, or name another metric"
+        )
+
+
+def _why_unknown(prompt: Prompt) -> str | None:
+    """Return why no right answer can be written for a prompt; None where its reference answer can be one."""
+    if prompt.answer is None or prompt.answer == "":
+        return "the prompt has no reference answer"
+    if isinstance(prompt.answer, list | dict):
+        return f"the reference answer is a {'list' if isinstance(prompt.answer, list) else 'mapping'}"
+    return None
+
+
+def _right_answers(prompt: Prompt) -> list[str]:
+    """Return the reference answer in every form, then that of a whole solution (`... #### 72`), as the math reward reads it."""
+    answers = [str(prompt.answer)]
+    with contextlib.suppress(DataError):
+        answers.append(reference_answer(prompt))
+    return [form.format(answer) for answer in dict.fromkeys(answers) for form in _ANSWER_FORMS]
+
+
+def _shown(value: object) -> str:
+    line = value.strip().replace("\n", "\\n") if isinstance(value, str) else repr(value)
+    return f"`{line[:_MAX_SHOWN]}{' ...' if len(line) > _MAX_SHOWN else ''}`"

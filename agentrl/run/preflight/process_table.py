@@ -1,0 +1,74 @@
+"""Tables for a person: the processes of a run, and how much it does at once."""
+
+from rich.table import Table
+
+from agentrl.cluster.placement.threads import num_cores, threads_per_engine, threads_per_rank
+from agentrl.config.layout import Placement, layout, pool_size
+from agentrl.config.schema.run import JudgeSection, RunConfig
+from agentrl.judge.connection import run_urls
+from agentrl.run.stages import stages_of
+
+
+def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
+    """Return the processes of each role, and of a judge if a tool or the reward needs one."""
+    rollout, placements = config.rollout, layout(config)
+    extra = {name: pool_size(config.cluster.pools[role.pool]) for name, role in config.cluster.extra_roles.items()}
+    num_workers = sum(placed.num_processes for placed in placements) + rollout.num_workers + sum(extra.values())
+    table = Table(title=f"processes ({num_cores()} cores here, {num_workers} Ray workers)")
+    for column in ("role", "processes", "each"):
+        table.add_column(column)
+    for placement in placements:
+        table.add_row(placement.role, str(placement.num_processes), _each(config, placement))
+    for name, number in extra.items():
+        table.add_row(name, str(number), config.cluster.extra_roles[name].class_path)
+    table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
+    if asks_judge:
+        table.add_row("judge", *_judges(config.judge))
+    return table
+
+
+def _each(config: RunConfig, placement: Placement) -> str:
+    """Return what each process of a role is."""
+
+    def with_threads(process: str, number: int) -> str:
+        is_here = config.cluster.address is None  # each process of a cluster counts the cores of its own machine
+        return f"{process}, {number} threads without a GPU" if is_here else process
+
+    parts = [] if placement.pool is None else [f"pool {placement.pool}"]
+    if placement.role != "rollout":
+        parts.append(with_threads("FSDP rank", threads_per_rank(config)))
+    if "rollout" in placement.components:
+        parts.append(with_threads(f"engine {config.rollout.engine}", threads_per_engine(config)))
+    return "; ".join(parts)
+
+
+def _judges(judge: JudgeSection) -> tuple[str, str]:
+    """Return how many judges the run starts, and what each is."""
+    if urls := run_urls(judge):
+        return "0", f"remote, {', '.join(urls)}"
+    isolation = f"isolation {judge.min_isolation} or better"
+    if judge.placement == "per_node":
+        return "1 per Ray node", f"slots: {judge.num_slots or 'one per core and one'}, {isolation}"
+    return "1", f"{judge.num_slots or num_cores() + 1} slots, {isolation}"
+
+
+def concurrency_table(config: RunConfig) -> Table:
+    """Return the trajectories, tokens and tool calls that are under way at once."""
+    rollout = config.rollout
+    at_once = rollout.max_concurrent_trajectories * rollout.num_engines
+    per_step = rollout.prompts_per_step * rollout.samples_per_prompt
+    stages = stages_of(config)
+    longest = max(stages, key=lambda stage: stage.config.rollout.max_response_tokens)
+    max_tokens = longest.config.max_trajectory_tokens
+    kv_tokens = rollout.max_concurrent_trajectories * max_tokens
+    which = f" (stage {longest.index + 1} of {len(stages)})" if config.stages else ""
+    table = Table(title="concurrency budget")
+    for column in ("what", "number"):
+        table.add_column(column)
+    table.add_row("trajectories of one step (refills come on top)", f"{per_step:,}")
+    table.add_row("trajectories at once", f"{at_once:,}")
+    table.add_row("waves per step", f"{per_step / at_once:.1f}")
+    table.add_row(f"KV-cache tokens reserved per engine{which}", f"{kv_tokens:,}")
+    table.add_row("tool calls at once, at most", f"{at_once:,}")
+    table.add_row("longest that one trajectory may take", f"{rollout.trajectory_timeout_s:g} s")
+    return table

@@ -1,0 +1,57 @@
+"""The subject of a check, and the findings that it prints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from agentrl.config.load import LoadedConfig
+from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.data.prompts import PromptDataset
+from agentrl.tools.base import ToolConfig
+from agentrl.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSubject:
+    """A run that would start: its config, and what has been read of it."""
+
+    loaded: LoadedConfig
+    tools: list[ToolConfig]
+    reward: RewardSection
+    training: Sequence[PromptDataset] = ()
+    """One for each stage; none where the data are not read."""
+    validation: Sequence[Prompt] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.loaded.config
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """Findings in the order in which they were found; what refuses a run is raised as `ConfigError` or `ToolError` instead.
+
+    Example: `report.note("run.dir: runs/a can be written")`, `report.not_checked("calls of `paint`: it asks a worker")`.
+    """
+
+    console: Console
+    _unchecked: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Print what was tried, and what came of it."""
+        self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def warn(self, line: str) -> None:
+        """Print what is allowed and probably wrong."""
+        self.note(f"warning: {line}")
+
+    def not_checked(self, what: str) -> None:
+        """Name what was not looked at, for the end of the report."""
+        self._unchecked.append(what)
+
+    def print_unchecked(self) -> None:
+        """Print everything that was not looked at."""
+        for what in dict.fromkeys(self._unchecked):
+            self.note(f"not checked: {what}")

@@ -1,0 +1,108 @@
+"""The data sets of a run, read as its config says."""
+
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+
+from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
+from agentrl.config.schema.run import DataSection, RunConfig
+from agentrl.data.prompts import PromptDataset
+from agentrl.errors import ConfigError
+from agentrl.rewards.loader import prompt_check
+from agentrl.types import Prompt
+
+_NUM_SHOWN = 5
+_NUM_TOKENISED = 2000
+"""Prompts that the driver tokenises at the start of a run, which takes one to two milliseconds for each."""
+
+
+def training_prompts(
+    config: RunConfig, *, file_names: Mapping[Path, str] | None = None, leave_out: Set[str] = frozenset()
+) -> PromptDataset:
+    """Return the training prompts of a stage, or of a run without any; the arguments are those of `PromptDataset`.
+
+    Raises:
+        ConfigError: a file, a row or a column is missing or malformed, or the reward could never score a prompt.
+    """
+    return _dataset(
+        config, config.data.train_files, shuffle=config.data.shuffle, file_names=file_names, leave_out=leave_out
+    )
+
+
+def held_out_prompts(config: RunConfig) -> PromptDataset | None:
+    """Return the held-out prompts, None where no file is named; the errors are those of `training_prompts`."""
+    return _dataset(config, config.data.validation_files, shuffle=False) if config.data.validation_files else None
+
+
+def data_warnings(datasets: Iterable[PromptDataset | None]) -> list[str]:
+    """Return what a user should know of the files, each line once; several stages may read one file."""
+    return list(dict.fromkeys(warning for dataset in datasets if dataset is not None for warning in dataset.warnings))
+
+
+def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[str]:
+    """Return warnings about prompts longer than `data.max_prompt_tokens`, given their lengths by id.
+
+    Raises:
+        ConfigError: the config does not leave them out.
+    """
+    if not overlong:
+        return []
+    shown = [f"`{prompt_id}` ({length})" for prompt_id, length in sorted(overlong.items())[:_NUM_SHOWN]]
+    named = ", ".join([*shown, "..."] if len(overlong) > _NUM_SHOWN else shown)
+    problem = (
+        f"prompts of more than {data.max_prompt_tokens} tokens, with tools and system text: {len(overlong)} ({named})"
+    )
+    if data.overlong_prompts == "drop":
+        return [f"{problem}; left out by `data.overlong_prompts: drop`"]
+    raise ConfigError(
+        f"data.max_prompt_tokens: {problem}. Raise it, or leave such prompts out with `data.overlong_prompts: drop`"
+    )
+
+
+def count_overlong(
+    tokens: ChatTokens, prompts: Iterable[Prompt], max_tokens: int, *, at_most: int | None = None
+) -> dict[str, int]:
+    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id.
+
+    Only prompts of more bytes are tokenised, and of these the `at_most` longest where it is given.
+
+    Raises:
+        ConfigError: the chat template cannot render a prompt.
+    """
+    by_id = {prompt.prompt_id: prompt for prompt in prompts}
+    sizes = measure_prompts(by_id.values(), tokens.num_bytes)
+    longest = sorted((name for name, size in sizes.items() if size > max_tokens), key=sizes.__getitem__, reverse=True)
+    lengths = measure_prompts([by_id[name] for name in longest[:at_most]], tokens.num_tokens)
+    return {name: length for name, length in lengths.items() if length > max_tokens}
+
+
+def refuse_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], data: DataSection) -> None:
+    """Refuse prompts that are too long before any process starts; the longest are tokenised, and the workers count all.
+
+    Raises:
+        ConfigError: one is too long, and `data.overlong_prompts` is `error`; or the chat template cannot render one.
+    """
+    if data.overlong_prompts == "error":
+        overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens, at_most=_NUM_TOKENISED), data)
+
+
+def _dataset(
+    config: RunConfig,
+    files: list[str],
+    *,
+    shuffle: bool,
+    file_names: Mapping[Path, str] | None = None,
+    leave_out: Set[str] = frozenset(),
+) -> PromptDataset:
+    data = config.data
+    return PromptDataset(
+        [Path(file) for file in files],
+        prompt_key=data.prompt_key,
+        answer_key=data.answer_key,
+        system_prompt=data.system_prompt,
+        shuffle=shuffle,
+        seed=config.run.seed,
+        file_names=file_names,
+        leave_out=leave_out,
+        check_prompt=prompt_check(config.reward),
+        skip_bad_rows=data.on_bad_row == "skip",
+    )

@@ -1,0 +1,334 @@
+"""The folder of a resumable run: its lock, its config and inputs, its checkpoints, its result.
+
+DIR/
+├── config.yaml             the resolved config; `run_changes` lists what may change on resume
+├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
+├── metrics.jsonl           one object per step
+├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`
+├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
+├── policy/                 the trained policy as a Hugging Face folder
+└── result.json             written last: the run is finished
+"""
+
+import contextlib
+import fcntl
+import logging
+import math
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from agentrl.checkpoints.object_store import check_url, refuse_file_in_the_way
+from agentrl.checkpoints.policy_folder import PolicyFolder
+from agentrl.checkpoints.store import CheckpointStore, write_whole
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.sft import SftConfig
+from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.run.fingerprints import CODE, digest_of
+from agentrl.run.resume_rules import Changes, refuse_changes
+
+logger = logging.getLogger(__name__)
+
+EXPORTED = "exported"
+_PROBE_BYTES = 1 << 20
+_BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
+"""Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
+
+
+class ResumableFolder(ABC):
+    """Base of every kind of run's folder; a subclass says which changes of the config prevent resuming."""
+
+    def __init__(
+        self, config: RunConfig | SftConfig, *, num_steps: int, references: Mapping[int, float] | None = None
+    ) -> None:
+        """Name the folder; `open` looks at it.
+
+        Args:
+            config: the resolved config of the run.
+            num_steps: updates after which the run is finished.
+            references: see `CheckpointStore`.
+        """
+        assert config.run.dir is not None  # the loader of the config has filled it
+        self.path = Path(config.run.dir)
+        if config.checkpoint.dir is None:
+            # Else the message would name a key that nobody has set.
+            check_url(str(self.path), key="run.dir")
+            refuse_file_in_the_way(self.path, key="run.dir")
+        self.checkpoints = CheckpointStore(
+            config.checkpoint.dir or str(self.path / "checkpoints"), references=references
+        )
+        self.policy = PolicyFolder(self.path / "policy")
+        """The trained policy, once the run is finished."""
+        self._settings = config
+        self._num_steps = num_steps
+        self._inputs: dict[str, tuple[Path, str]] = {}
+
+    @abstractmethod
+    def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
+        """Return what differs from a saved config after so many steps, and must not."""
+
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+        """Return the inputs that a run with that saved config has read by then."""
+        return self._inputs
+
+    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
+        """Start a new run in the folder, or check that the existing run may resume; a training claims its checkpoints.
+
+        An existing run is changed only after all checks have passed. The next start can handle the state that a killed start
+        leaves: `result.json` contains its number of steps.
+
+        Args:
+            inputs: files and model folders that the run reads, by the key that names them; their content must not change
+                during the run.
+            trains: whether the run resumes from its checkpoints, which must then exist unless all steps are done.
+
+        Raises:
+            ConfigError: the folder holds a run with another config or other inputs (the keys are named), something else, or a
+                running run; its checkpoints are missing; `checkpoint.dir` cannot be used or holds another run's checkpoints;
+                or the policy's folder cannot be written. The existing run is then unchanged.
+            DamagedCheckpointError: a committed checkpoint is incomplete.
+        """
+        self._make_folder()
+        self._lock()
+        self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
+        if trains and not self.has_all_steps:
+            self.policy.refuse_mount()
+            self.refuse_lost_checkpoints()
+            if not self._saved.is_file():
+                self._write_down()  # first: a folder with checkpoints but without a config is not recognised as a run's
+            with _refusing_unusable():
+                self._claim_checkpoints()
+        self._write_down()
+        if self.finished and not self.has_all_steps:
+            self._result.unlink()  # the run gets more steps
+
+    def try_out(self, inputs: Mapping[str, Path]) -> str:
+        """Test whether the folder can be written, and leave it unchanged; arguments and errors as in `open` for a training.
+
+        Returns:
+            A line for the user: whether a run would start or resume in the folder.
+        """
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self._make_folder()
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                probe.write(bytes(_PROBE_BYTES))
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir: {self.path} cannot be written: {error.strerror}. Name another folder."
+            ) from error
+        finally:
+            for folder in missing:
+                folder.rmdir()
+        if not self._saved.is_file():
+            return f"run.dir: {self.path} can be written; a run would begin there"
+        num_steps_done = self._num_steps_done()
+        self._refuse_other_run_here(inputs, num_steps_done=num_steps_done)
+        if self.has_all_steps:
+            return f"run.dir: {self.path} holds this run, finished; the command would print its result"
+        return f"run.dir: {self.path} can be written; the run there would go on after step {num_steps_done}"
+
+    def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, num_steps_done: int) -> None:
+        """Compute the inputs' digests, and refuse to resume a run with other inputs or another config."""
+        self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
+        if self._saved.is_file():
+            self._refuse_other_run(
+                self._saved.read_bytes(),
+                content_of(self._digests),
+                where=f"run.dir: {self.path} holds",
+                key="run.dir",
+                num_steps_done=num_steps_done,
+            )
+
+    def _make_folder(self) -> None:
+        try:
+            if (
+                not self._saved.is_file()
+                and self.path.exists()
+                and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
+            ):
+                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+
+    def _write_down(self) -> None:
+        write_whole(self._digests, self._encoded_inputs())
+        write_whole(self._saved, self._encoded_config())
+
+    def _claim_checkpoints(self) -> None:
+        """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
+
+        It may be that of a run whose `run.dir` was elsewhere. An older run that is still alive may write no more there.
+        """
+        if self._settings.checkpoint.dir is not None:
+            owner = self.checkpoints.owner()
+            if owner is not None:
+                where = f"checkpoint.dir: {self._settings.checkpoint.dir} holds the checkpoints of"
+                self._refuse_other_run(
+                    owner,
+                    self.checkpoints.inputs(),
+                    where=where,
+                    key="checkpoint.dir",
+                    num_steps_done=self._num_steps_saved(),
+                    may_differ={"run.dir"},
+                )
+            self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
+        self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
+        self.checkpoints.clear_leftovers()
+        latest = self.checkpoints.latest()
+        if latest is not None:
+            self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
+
+    def note_checkpoint(self, step: int) -> None:
+        """Write down that the checkpoint of `step` counts; where that fails, the next start does."""
+        try:
+            write_whole(self._noted, orjson.dumps({"step": step}))
+        except OSError as error:
+            logger.warning("%s: not written: %s", self._noted, error)
+
+    def refuse_lost_checkpoints(self) -> None:
+        """Check that existing checkpoints are not missing: without them the run would erase its results and restart.
+
+        Raises:
+            ConfigError: there are none, or `checkpoint.dir` cannot be used.
+        """
+        if not self._noted.is_file():
+            return
+        with _refusing_unusable():
+            latest = self.checkpoints.latest()
+        if latest is None:
+            step = orjson.loads(self._noted.read_bytes())["step"]
+            raise ConfigError(
+                f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
+                f"step {step} there. Mount it or put it back, so that the run goes on; or begin anew in another `run.dir`."
+            )
+
+    def close(self) -> None:
+        """Leave the folder to another process."""
+        self._lock_file.close()
+
+    @property
+    def finished(self) -> bool:
+        """True once the run has come to its end."""
+        return self._result.is_file()
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Mark the run as finished, with its result as plain data."""
+        write_whole(self._result, orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+    def result(self) -> dict[str, Any]:
+        """Return the result of the finished run."""
+        return orjson.loads(self._result.read_bytes())
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def has_all_steps(self) -> bool:
+        """True if the run is finished, and its config asks for no further steps."""
+        if not self.finished or not self._saved.is_file():  # without a config the result may be of anything
+            return False
+        return self.result().get("num_steps", math.inf) >= self._num_steps
+
+    @property
+    def _saved(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def _digests(self) -> Path:
+        return self.path / "inputs.json"
+
+    @property
+    def _noted(self) -> Path:
+        return self.path / "last_checkpoint.json"
+
+    @property
+    def _result(self) -> Path:
+        return self.path / "result.json"
+
+    def _lock(self) -> None:
+        """Lock the folder for this process; the kernel releases the lock when the process ends."""
+        try:
+            self._lock_file = (self.path / ".lock").open("w")
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+
+    def _encoded_inputs(self) -> bytes:
+        return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
+
+    def _encoded_config(self) -> bytes:
+        return yaml.safe_dump(asdict(self._settings), sort_keys=False, allow_unicode=True).encode()
+
+    def _num_steps_done(self) -> int:
+        """Return the number of committed steps; a finished run need not have its checkpoints."""
+        if self.finished:
+            return self.result().get("num_steps", 0)
+        with _refusing_unusable():
+            return self._num_steps_saved()
+
+    def _num_steps_saved(self) -> int:
+        latest = self.checkpoints.latest()
+        return 0 if latest is None else latest.step
+
+    def _refuse_other_run(
+        self,
+        config: bytes,
+        inputs: bytes | None,
+        *,
+        where: str,
+        key: str,
+        num_steps_done: int,
+        may_differ: Set[str] = frozenset(),
+    ) -> None:
+        """Refuse to resume a run whose config or input digests differ from those of this run."""
+        changes = self._changes(config, num_steps_done=num_steps_done)
+        refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
+        read = self._inputs_in_use(config, num_steps_done=num_steps_done)
+        refuse_other_inputs(read, inputs, where=where, key=key)
+
+
+def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
+    """Refuse inputs whose digests differ from the saved ones; inputs without a saved digest are accepted."""
+    changed = changed_inputs(inputs, saved)
+    if changed:
+        is_code = all(name.startswith(CODE) for name in changed)
+        accept = ", or go on with the new code by `run.accept_code_changes=true`" if is_code else ""
+        raise ConfigError(
+            f"{where} a run that read other content from {', '.join(changed.values())}, so what it has made does not go "
+            f"with what is there now. Put the old files back, or name another `{key}`{accept}."
+        )
+
+
+def changed_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None) -> dict[str, str]:
+    """Return the inputs whose digests differ from the saved ones, each as text for messages."""
+    before = {} if saved is None else orjson.loads(saved)
+    return {name: f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest}
+
+
+def content_of(file: Path) -> bytes | None:
+    """Return the content of a file; None if it does not exist."""
+    return file.read_bytes() if file.is_file() else None
+
+
+@contextlib.contextmanager
+def _refusing_unusable() -> Iterator[None]:
+    try:
+        yield
+    except DamagedCheckpointError:
+        raise  # the folder is usable, and another one would hold nothing to resume from
+    except CheckpointError as error:
+        raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error

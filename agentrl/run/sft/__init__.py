@@ -1,0 +1,1 @@
+"""A warm start from demonstrations: its data, its check and its run."""

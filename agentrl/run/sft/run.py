@@ -1,0 +1,303 @@
+"""A warm start before and while it runs: what is read and checked first, then the trainer, the metrics and the checkpoints."""
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from agentrl.checkpoints.full_disk import report_full_disk
+from agentrl.checkpoints.policy_folder import PolicyFolder
+from agentrl.checkpoints.store import RunState
+from agentrl.config.schema.sft import SftConfig
+from agentrl.errors import ConfigError
+from agentrl.observability.logs import configure_logging
+from agentrl.observability.metrics import MetricsLogger
+from agentrl.observability.metrics_file import read_metrics
+from agentrl.observability.progress import RunProgress
+from agentrl.observability.reports.text_curve import loss_curve
+from agentrl.observability.step_line import SFT_COLUMNS
+from agentrl.run.preflight.models.dtype import chosen_dtype
+from agentrl.run.preflight.models.folders import check_architecture, check_lora, check_model_path, check_weights_of
+from agentrl.run.resumable_folder import ResumableFolder
+from agentrl.run.resume_rules import Changes, changes_of_keys
+from agentrl.run.sft.data import SftData, read_data, shuffled_forever
+from agentrl.run.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from agentrl.training.packing.sequences import TokenisedExample
+    from agentrl.training.supervised import SupervisedTrainer
+
+logger = logging.getLogger(__name__)
+
+_MODEL = "model"
+"""Folder of weights and optimiser in a checkpoint."""
+_MAY_CHANGE = {
+    "output_dir",
+    "training.max_tokens_per_micro_batch",
+    "training.activation_checkpointing",
+    "training.num_threads",
+    "validation.every_steps",
+    "checkpoint.every_steps",
+    "checkpoint.keep_last",
+}
+"""Keys that say where, how fast, in how much memory and how often, not what is learnt. The length is none of them: the
+learning rate of every step depends on it.
+"""
+
+
+class SftDirectory(ResumableFolder):
+    """The folder of a warm start."""
+
+    def __init__(self, config: SftConfig) -> None:
+        """Name the folder; `open` looks at it."""
+        super().__init__(config, num_steps=1)  # a finished run has all its steps, whose number cannot change
+        self._config = config
+        if config.output_dir is not None:
+            self.policy = PolicyFolder(Path(config.output_dir))
+
+    def describe_result(self) -> str:
+        """Return what a person wants to see at the end."""
+        return f"{loss_curve(self.metrics)}\ntrained model: {self.result()['policy']}\nmetrics:       {self.metrics}"
+
+    def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
+        return changes_of_keys(saved, self._config, may_change=_MAY_CHANGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftPlan:
+    """A warm start that is ready to start or resume."""
+
+    config: SftConfig
+    directory: SftDirectory
+    data: SftData | None
+    """None: the run is finished, and only its result is wanted."""
+
+
+def prepare(config: SftConfig) -> SftPlan:
+    """Read and check everything that a warm start needs, and take its folder.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    config = resolved(config, Console())
+    directory = SftDirectory(config)
+    data = None if directory.has_all_steps else read_inputs(config)
+    with report_full_disk(directory.path):
+        directory.open(inputs_of(config), trains=True)
+    return SftPlan(config=config, directory=directory, data=data)
+
+
+def resolved(config: SftConfig, console: Console) -> SftConfig:
+    """Return the config with a type in the place of `auto`; this and all that follows is logged to `console`."""
+    configure_logging(None, console=console)
+    if config.model.dtype != "auto":
+        return config
+    model, note = chosen_dtype(config.model, run_dir=config.run.dir)
+    logger.info(note)
+    return replace(config, model=model)
+
+
+def read_inputs(config: SftConfig) -> SftData:
+    """Check what a warm start reads, and tokenise its dialogues.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
+    check_inputs(config)
+    return read_data(config)
+
+
+def check_inputs(config: SftConfig) -> None:
+    """Check the model folder, and that the trained model can be put where it belongs.
+
+    Raises:
+        ConfigError: where, what and the way out.
+    """
+    check_model_path(config.model.path)
+    check_architecture(config.model.path)
+    check_lora(config.lora, config.model.path, key="lora")
+    if config.training.initial_weights == "pretrained":
+        check_weights_of(config.model.path)
+    target = Path(config.output_dir or "")
+    is_foreign = target.is_file() or (target.is_dir() and any(target.iterdir()))
+    if config.output_dir is not None and is_foreign and not (target / "config.json").is_file():
+        raise ConfigError(f"output_dir: {target} holds no model, and would be replaced by one. Name another folder.")
+
+
+def inputs_of(config: SftConfig) -> dict[str, Path]:
+    """Return the files and model folders that a warm start reads, by the key that names each."""
+    data = config.data
+    files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(data.train_files)}
+    files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(data.validation_files)}
+    if config.tool_config_path is not None:
+        files["tool_config_path"] = Path(config.tool_config_path)
+    if config.model.chat_template is not None:
+        files["model.chat_template"] = Path(config.model.chat_template)
+    # A model may be written over the folder without weights that describes it.
+    if Path(config.model.path).is_dir() and config.output_dir != config.model.path:
+        files["model.path"] = Path(config.model.path)
+    return files
+
+
+class SftRun:
+    """A warm start that is alive."""
+
+    def __init__(
+        self,
+        plan: SftPlan,
+        data: SftData,
+        trainer: "SupervisedTrainer",
+        metrics: MetricsLogger,
+        progress: RunProgress,
+        stop: StopRequest,
+    ) -> None:
+        """Take the parts; `restore` must be called first."""
+        self.config = plan.config
+        self.trainer = trainer
+        self.progress = progress
+        self.stop = stop
+        self.num_steps = num_steps_of(plan.config, len(data.training.dialogues))
+        self._directory = plan.directory
+        self._data = data
+        self._metrics = metrics
+        self._step_saved = 0
+        self._position = 0
+        self._order = shuffled_forever(len(data.training.dialogues), plan.config.training.seed)
+
+    def should_stop(self) -> bool:
+        """Return whether a signal has come."""
+        return self.stop.requested
+
+    def restore(self) -> int:
+        """Go on from the last checkpoint; returns its step, or 0."""
+        store = self._directory.checkpoints
+        latest = store.latest()
+        step = 0 if latest is None else latest.step
+        self._metrics.take_back(after_step=-1 if latest is None else step)
+        if latest is not None:
+            self.trainer.load(f"{store.url_of(step)}/{_MODEL}", step=step)
+            logger.info("resumed from %s", store.url_of(step))
+        self._step_saved = step
+        self._complete_last_row(step)
+        self.progress.resume(num_steps_done=step)
+        return step
+
+    def _complete_last_row(self, step: int) -> None:
+        """Measure the held-out loss of the last step where a signal came before it was measured."""
+        rows = read_metrics(self._directory.metrics)
+        if rows and "validation/loss" not in rows[-1] and (measured := self.held_out_loss(step)):
+            last = {name: math.nan if value is None else value for name, value in rows[-1].items() if name != "step"}
+            self._metrics.take_back(after_step=step - 1)
+            self._metrics.log(step, last | measured)
+
+    def batch(self, step: int) -> "list[TokenisedExample]":
+        """Return the dialogues of update `step`, from 1; steps must ascend."""
+        size = self.config.training.examples_per_step
+        start = (step - 1) * size
+        indices = list(islice(self._order, start - self._position, start - self._position + size))
+        self._position = start + size
+        return self._data.training.examples(indices)
+
+    def held_out_loss(self, step: int) -> dict[str, float]:
+        """Measure the loss on the held-out dialogues, where it is time to; otherwise give no metrics."""
+        every = self.config.validation.every_steps
+        if self._data.validation is None or (step % every != 0 and step != self.num_steps):
+            return {}
+        self.progress.start_phase(f"step {step} held-out loss")
+        started = time.monotonic()
+        loss = self.trainer.mean_loss(self._data.validation.examples(), should_stop=self.should_stop)
+        if loss is None:
+            return {}
+        return {"validation/loss": loss, "time/validation_s": time.monotonic() - started}
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Record the numbers of a step, if there are any."""
+        if metrics:
+            self._metrics.log(step, metrics)
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint of `step`, if that is not done."""
+        if step <= self._step_saved:
+            return
+        self.progress.start_phase(f"step {step} checkpoint")
+        store = self._directory.checkpoints
+        self.trainer.save(f"{store.begin(step)}/{_MODEL}")
+        store.commit(RunState(step=step, prompts_taken=step * self.config.training.examples_per_step))
+        self._directory.note_checkpoint(step)
+        store.prune(keep_last=self.config.checkpoint.keep_last, keep_best=0)
+        self._step_saved = step
+        logger.info("checkpoint of step %d: written to %s", step, store.url_of(step))
+
+    def finish(self) -> None:
+        """Write the model and mark the run as finished."""
+        self.progress.start_phase("export")
+        policy = self._directory.policy
+        self.trainer.export(str(policy.begin()))
+        policy.take()
+        self._directory.finish({"num_steps": self.num_steps, "policy": str(policy.path)})
+
+
+@contextlib.contextmanager
+def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
+    """Build model and optimiser, and leave everything in order, whatever happens."""
+    assert plan.data is not None
+    path, console = plan.directory.path, Console()
+    configure_logging(path, console=console)
+    for name, dialogues in {"training": plan.data.training, "held-out": plan.data.validation}.items():
+        if dialogues is not None:
+            logger.info("%s: %s", name, dialogues.describe())
+    num_steps = num_steps_of(plan.config, len(plan.data.training.dialogues))
+    with (
+        report_full_disk(path),
+        _trainer(plan.config, num_steps) as trainer,
+        MetricsLogger(path, SFT_COLUMNS) as metrics,
+        RunProgress(console, num_steps=num_steps) as progress,
+    ):
+        logger.info("model: %s: %s", plan.config.model.path, trainer.describe())
+        yield SftRun(plan, plan.data, trainer, metrics, progress, stop)
+
+
+def num_steps_of(config: SftConfig, num_dialogues: int) -> int:
+    """Return the updates of the whole run."""
+    training = config.training
+    return training.num_steps or math.ceil(training.num_epochs * num_dialogues / training.examples_per_step)
+
+
+@contextlib.contextmanager
+def _trainer(config: SftConfig, num_steps: int) -> "Iterator[SupervisedTrainer]":
+    """Give a trainer that is alone in its process group, and leave the group at the end."""
+    from agentrl.training.parallel import ParallelContext
+    from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
+
+    training = config.training
+    trainer = SupervisedTrainer(
+        config.model,
+        initial_weights=training.initial_weights,
+        lora=config.lora if config.lora.rank > 0 else None,
+        activation_checkpointing=training.activation_checkpointing,
+        schedule=SupervisedSchedule(
+            learning_rate=training.learning_rate,
+            warmup_steps=training.warmup_steps,
+            num_steps=num_steps,
+            final_fraction=training.final_learning_rate_fraction,
+        ),
+        betas=(training.adam_beta1, training.adam_beta2),
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,
+        seed=training.seed,
+        num_threads=training.num_threads,
+    )
+    trainer.setup(ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=0))
+    try:
+        yield trainer
+    finally:
+        trainer.close()

@@ -1,0 +1,294 @@
+"""The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream, rollout_stream
+from agentrl.algorithms.group_filter import select
+from agentrl.checkpoints.store import RunState, lost_reference
+from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
+from agentrl.data.pass_rates import PassRates
+from agentrl.errors import DamagedCheckpointError, RolloutError
+from agentrl.observability.reports.failure import warn_of_failures
+from agentrl.observability.reports.reward import reward_warnings
+from agentrl.observability.reports.reward_curve import draw_reward_curve
+from agentrl.observability.reports.survived import count_survived
+from agentrl.observability.reports.tools import describe_failing_tools
+from agentrl.observability.rollout_metrics import summarise
+from agentrl.observability.step_time import StepTime, describe_step, split_metrics
+from agentrl.observability.validation_metrics import validation_metrics
+from agentrl.run.plan import EvaluationRun, Run
+from agentrl.trajectories.store import RecordLoss
+from agentrl.types import Group, TrajectorySummary
+
+logger = logging.getLogger(__name__)
+
+_MAX_EMPTY_BATCHES = 10
+"""Batches in a row without a learning signal, after which going on is a waste."""
+
+_FIRST_STEPS = 3
+"""Steps in which a reward that teaches nothing is warned of."""
+
+_DROPPED = "rollout/groups_dropped_"
+_OF_A_BATCH = (_DROPPED, "rollout/engine_deaths")
+"""Prefixes of metrics that are counted per batch and summed for the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The groups of one update, and the rollouts behind them."""
+
+    groups: list[Group]
+    summaries: list[TrajectorySummary]
+    """Summaries of all trajectories that were rolled out."""
+    metrics: dict[str, float]
+    state: RunState
+    """Run state with the data position after this batch; its step is still the last finished one."""
+
+
+@contextlib.asynccontextmanager
+async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]:
+    """Roll out the training prompts while the context is open, starting with pending groups of the last checkpoint."""
+    async with rollout_stream(
+        run.rollouts,
+        run.plan.prompts,
+        run.config.rollout,
+        num_steps=run.config.run.num_steps,
+        progress=run.progress,
+        # Where its stage began was not noted once; such a run goes on to name its steps as it did.
+        first_step=1 if state.stage_position is None else run.plan.stage.start + 1,
+        first_position=state.stage_position or 0,
+    ) as rollouts:
+        directory = run.plan.directory
+        latest = directory.checkpoints.latest()
+        # What the stage before this one left undone is of other lengths and other prompts.
+        if latest is not None and not run.plan.stage.begins_with(latest.step):
+            folder = directory.in_hand / f"resume_{latest.step:06d}"
+            shutil.rmtree(folder, ignore_errors=True)  # models that died since have begun from here before
+            directory.checkpoints.fetch_folder(latest.step, ROLLOUTS, folder)
+            await rollouts.restore(folder, source=f"{directory.checkpoints.url_of(latest.step)}/{ROLLOUTS}")
+        yield rollouts
+
+
+async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
+    """Take rolled-out prompts until at least one group can be learnt from.
+
+    A batch without any is logged and counted, and does not count as a step.
+
+    Raises:
+        RolloutError: ten batches in a row taught nothing.
+    """
+    counts: dict[str, float] = {}
+    seen: list[TrajectorySummary] = []
+    for _ in range(_MAX_EMPTY_BATCHES):
+        batch = await _collect_once(run, rollouts, state)
+        seen += batch.summaries
+        of_batch = {key: value for key, value in batch.metrics.items() if key.startswith(_OF_A_BATCH)}
+        counts = {key: counts.get(key, 0.0) + value for key, value in of_batch.items()}
+        if batch.groups:
+            return replace(batch, summaries=seen, metrics=batch.metrics | counts)
+        state = replace(batch.state, empty_batches=state.empty_batches + 1)
+        causes = ", ".join(
+            f"{value:.0f} {key.removeprefix(_DROPPED)}" for key, value in of_batch.items() if key.startswith(_DROPPED)
+        )
+        logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
+    label, selection = run.config.reward.label, run.config.algorithm.selection
+    reasons = [*describe_failing_tools(seen).values(), *reward_warnings(seen, run.config.reward, selection)]
+    likely = [
+        f"The prompts are too easy or too hard for this policy, or the reward `{label}` is broken: see `trajectories/`"
+    ]
+    raise RolloutError(
+        f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
+        f"{'; '.join(reasons or likely)}."
+    )
+
+
+async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
+    """Take one batch, and refill dropped groups with fresh prompts, up to `algorithm.selection.max_refill_rounds` rounds."""
+    rollout, selection = run.config.rollout, run.config.algorithm.selection
+    step = state.step + 1
+    kept: list[Group] = []
+    drops: dict[str, float] = {}
+    seen: list[TrajectorySummary] = []
+    for _ in range(selection.max_refill_rounds + 1):
+        taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
+        rolled_out = [item.group for item in taken]
+        await run.rollouts.record(rolled_out, [item.prompt for item in taken], step=step, validation=False)
+        run.rollouts.end_batch()
+        groups, report = select(rolled_out, selection, seed=run.config.run.seed)
+        kept += groups
+        drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
+        seen += _summaries(rolled_out)
+        if len(kept) == rollout.prompts_per_step:
+            break
+    warn_of_failures(f"step {step} rollout", seen)
+    if step <= _FIRST_STEPS:
+        for line in reward_warnings(seen, run.config.reward, selection):
+            logger.warning("step %d rollout: %s", step, line)
+    run.plan.pass_rates.record(seen, selection)
+    state = replace(state, prompts_taken=run.plan.prompts.position)
+    counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
+    metrics = summarise(seen, selection) | split_metrics(seen) | drops | counts
+    metrics |= rollouts.metrics() | await run.rollouts.metrics()
+    return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
+
+
+def explain_time(step: int, batch: Batch, spent: StepTime, *, overlaps: bool) -> None:
+    """Log in one line what limited a step's duration, and how to shorten it; rollouts may overlap with updates."""
+    logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps))
+
+
+async def validate(run: Run, *, step: int) -> dict[str, float]:
+    """Measure the policy on the held-out prompts if `validation.every_steps` asks for it; otherwise return no metrics."""
+    every = run.config.validation.every_steps
+    if every == 0 or (step % every != 0 and step != run.config.run.num_steps):
+        return {}
+    return measured(run, await roll_out_held_out(run, step=step))
+
+
+def measured(run: EvaluationRun, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
+    """Return the metrics of the held-out prompts."""
+    return validation_metrics(
+        summaries,
+        run.config.algorithm.selection,
+        samples_per_prompt=run.config.validation.samples_per_prompt,
+        data_sets={prompt.prompt_id: prompt.data_set for prompt in run.plan.validation_prompts},
+    )
+
+
+async def roll_out_held_out(run: EvaluationRun, *, step: int, name: str = "validation") -> list[TrajectorySummary]:
+    """Roll out the held-out prompts with the policy after update `step`, and record the trajectories.
+
+    `name` is for messages.
+
+    Running training rollouts continue: the weights do not change meanwhile, engines would idle in the tail, and the held-out
+    prompts enter first.
+    """
+    prompts, samples = run.plan.validation_prompts, run.config.validation.samples_per_prompt
+    run.progress.start_rollout(f"step {step} {name}", num_trajectories=len(prompts) * samples)
+    groups = await run.rollouts.collect(
+        prompts,
+        step=step,
+        samples_per_prompt=samples,
+        held_out=True,
+        on_finished=lambda summary: run.progress.finish_trajectory(num_tokens=summary.num_response_tokens),
+    )
+    await run.rollouts.record(groups, prompts, step=step, validation=True)
+    run.rollouts.end_batch()
+    await run.rollouts.forget_reports()  # so that the next step's judge metrics cover training only
+    summaries = _summaries(groups)
+    warn_of_failures(f"step {step} {name}", summaries)
+    return summaries
+
+
+async def restore(run: Run) -> RunState:
+    """Resume from the last checkpoint: discard later records, and load the actor and the position in the data."""
+    directory = run.plan.directory
+    directory.refuse_lost_checkpoints()  # they may have been lost since the start, before the models died
+    latest = directory.checkpoints.latest()
+    state = RunState() if latest is None else latest
+    last_step = -1 if latest is None else state.step
+    run.metrics.take_back(after_step=last_step)
+    directory.trajectories.take_back(after_step=last_step)
+    state = _with_lost_records(run, state)
+    run.plan.prompts.seek(state.prompts_taken)
+    store = directory.checkpoints
+    counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
+    run.plan.pass_rates.go_back_to(counted)
+    if latest is not None:
+        await run.learner.load(directory.checkpoints.url_of(state.step))
+        logger.info("resumed from %s", directory.checkpoints.url_of(state.step))
+    state = await _enter_stage(run, state)
+    run.progress.resume(num_steps_done=state.step)
+    return state
+
+
+def _with_lost_records(run: Run, state: RunState) -> RunState:
+    """Report record files that were truncated after the checkpoint was written, and add them to the state.
+
+    Their steps are not repeated automatically: training has passed them, and would lose the later steps.
+    """
+    directory = run.plan.directory
+    losses = directory.trajectories.losses(state.record_bytes)
+    if 0 <= run.metrics.last_step < state.step:
+        description = f"metrics.jsonl: its end is lost: the last row is step {run.metrics.last_step}"
+        losses.append(RecordLoss(step=run.metrics.last_step + 1, description=description))
+    if not losses:
+        return state
+    first, kept = min(loss.step for loss in losses), [saved.step for saved in directory.checkpoints.states()]
+    way_out = "no checkpoint before these steps is kept, so that they cannot be taken again"
+    if before := [step for step in kept if step < first]:
+        urls = ", ".join(directory.checkpoints.url_of(step) for step in kept if step >= first)
+        way_out = f"to take the steps after {before[-1]} again, remove {urls} and restart"
+    for loss in losses:
+        logger.warning("%s. Training is not affected; %s", loss.description, way_out)
+    return replace(state, lost_records=[*state.lost_records, *(loss.description for loss in losses)])
+
+
+async def _enter_stage(run: Run, state: RunState) -> RunState:
+    """Apply the stage's changes; in a run that resumes within the stage, only those that no checkpoint holds."""
+    stage = run.plan.stage
+    if stage.begins_with(state.step):
+        logger.info(
+            "stage %d of %d: %d steps, %d prompts (%d left out)",
+            stage.index + 1,
+            len(run.plan.stages),
+            stage.end - stage.start,
+            len(run.plan.prompts),
+            run.plan.prompts.num_left_out,
+        )
+        if stage.has_own_data:
+            run.plan.prompts.seek_epoch(run.plan.first_epoch)
+        state = replace(state, stage_position=run.plan.prompts.position)
+        if stage.reset_optimiser:
+            await run.learner.reset_optimiser(step=state.step)
+    if stage.reference_step > 0:
+        url = run.plan.directory.checkpoints.url_of(stage.reference_step)
+        try:
+            await run.learner.load_reference(url)
+        except DamagedCheckpointError as error:
+            raise lost_reference(url, error.reason) from error
+    return state
+
+
+async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
+    """Start a checkpoint of `state` if it is due; training may continue when this returns."""
+    every = run.config.checkpoint.every_steps
+    if state.step % every == 0 or state.step == run.config.run.num_steps:
+        run.progress.start_phase(f"step {state.step} checkpoint")
+        sizes = await asyncio.to_thread(run.plan.directory.trajectories.sizes, up_to_step=state.step)
+        state = replace(state, record_bytes=sizes)
+        await run.checkpoints.save(state, rollouts, run.plan.pass_rates)
+
+
+async def finish(run: Run, state: RunState) -> None:
+    """End the stage; after the last one export the policy, draw the curve, and mark the run as finished."""
+    await run.checkpoints.settle()
+    if run.plan.stage.index + 1 < len(run.plan.stages):
+        return
+    run.progress.start_phase("export")
+    directory = run.plan.directory
+    await run.learner.export(str(directory.policy.begin()))
+    directory.policy.take()
+    draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
+    policy, curve = str(directory.policy.path), str(directory.reward_curve)
+    # Some may have died since the last row was written.
+    survived = count_survived(directory.metrics) | run.plan.history.counts()
+    survived["rollout/engine_deaths"] += run.engines.take_num_deaths()
+    directory.finish(
+        {
+            "num_steps": run.config.run.num_steps,
+            "policy": policy,
+            "reward_curve": curve,
+            "survived": survived,
+            "lost_records": state.lost_records,
+        }
+    )
+
+
+def _summaries(groups: Sequence[Group]) -> list[TrajectorySummary]:
+    return [trajectory.summary for group in groups for trajectory in group.trajectories]

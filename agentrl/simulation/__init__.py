@@ -1,0 +1,1 @@
+"""Runs in virtual time, with a tool and a reward that are simulated."""

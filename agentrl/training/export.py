@@ -1,0 +1,49 @@
+"""Export of an actor's checkpoint as a Hugging Face folder, by one process on the CPU without a process group."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from agentrl.training.checkpoint import load_weights
+from agentrl.training.model.decoder import export_model
+from agentrl.training.model.sharded_loading import materialise
+from agentrl.training.model.sharded_model import OpenedModel, open_model
+from agentrl.training.parallel import full_tensors
+
+if TYPE_CHECKING:
+    from agentrl.config.schema.run import RunConfig
+    from agentrl.training.model.lora import Adapters
+
+
+def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
+    """Write the policy of a checkpoint exactly as `Actor.export` would have at that step.
+
+    Needs memory for the weights in float32, and once more in `model.dtype` if that is another type.
+
+    Args:
+        url: folder of the actor's part of a checkpoint, written by any number of ranks.
+        config: the run's config; only `model` and `actor.lora` are read.
+        path: folder to write, created if absent.
+
+    Raises:
+        ConfigError: the model or its adapters cannot be built.
+        CheckpointError: the checkpoint is missing, incomplete, or that of another model.
+    """
+    opened = open_model(config.model)
+    model, dtype = opened.model, getattr(torch, config.model.dtype)
+    adapters = _adapters(opened, config) if config.actor.lora.rank > 0 else None
+    if opened.files is not None:
+        # The files are not read. Weights that the checkpoint lacks, such as frozen ones, take no memory until written.
+        materialise(model, torch.device("cpu"))
+        model.tie_weights()  # `materialise` unties them
+    load_weights(url, model, trained_only=True)
+    weights = full_tensors(model, dtype) if adapters is None else adapters.merged_tensors(dtype)
+    export_model(model, dict(weights), config.model, path)
+    if adapters is not None:
+        adapters.export(f"{path}/adapter", writes=True)
+
+
+def _adapters(opened: OpenedModel, config: "RunConfig") -> "Adapters":
+    from agentrl.training.model.lora import Adapters
+
+    return Adapters(opened, config.actor.lora, config.model, key="actor.lora")

@@ -1,0 +1,1 @@
+"""Models that are trained: decoders, scalar heads, LoRA, sharded loading."""

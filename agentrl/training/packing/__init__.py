@@ -1,0 +1,1 @@
+"""Trajectories as packed rows of tokens."""

@@ -1,0 +1,51 @@
+"""Results of other components about a trajectory, as inputs of training."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInputs:
+    """Arrays with one float32 per scored token of a trajectory (its sampled tokens, in order); None if not used.
+
+    Example, a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
+    """
+
+    old_logprobs: NDArray[np.float32] | None = None
+    """Log-probabilities of the actor before the update."""
+    ref_logprobs: NDArray[np.float32] | None = None
+    """Log-probabilities of the reference."""
+    values: NDArray[np.float32] | None = None
+    """Values of the critic before the update, at each token before it is sampled."""
+
+
+class TokenSequence(Protocol):
+    """Anything with ids and a mask of the same length: a `Trajectory` or a `TokenisedExample`."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt, observations and sampled tokens, in order."""
+        ...
+
+    @property
+    def response_mask(self) -> list[int]:
+        """1 for each token that the policy sampled or is to learn."""
+        ...
+
+    @property
+    def experts(self) -> bytes:
+        """Experts of each token, in the layout of `Trajectory.experts`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenisedExample:
+    """A demonstration. Example: `TokenisedExample(token_ids=[5, 6, 7, 8], response_mask=[0, 0, 1, 1])`."""
+
+    token_ids: list[int]
+    response_mask: list[int]
+    """1 where the model is to learn the token."""
+    experts: bytes = b""

@@ -1,0 +1,1 @@
+"""Log-probabilities, entropies and scores of tokens."""

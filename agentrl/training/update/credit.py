@@ -1,0 +1,158 @@
+"""Credit assignment: advantages and returns of sampled tokens from the rewards of a step's groups, per rank.
+
+Baselines need whole groups, so each rank knows all rewards. Per-token values (divergence, a critic's values) are known only
+to the rank of the trajectory, and summed over ranks if a group needs them. Letters in shapes: N scored tokens of one
+trajectory.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.advantage import NORMALISED_OVER_TOKENS
+from agentrl.algorithms.token_advantage import (
+    TokenAdvantage,
+    TokenCredit,
+    normalised,
+    token_rewards,
+)
+from agentrl.training.packing.sequences import TokenInputs
+from agentrl.training.parallel import Parallel
+from agentrl.training.update import user_functions
+from agentrl.training.update.update_plan import UpdateShard
+from agentrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from agentrl.config.schema.run import AlgorithmSection
+
+
+class CreditAssignment:
+    """Advantages and returns as the config's `algorithm` defines them."""
+
+    def __init__(self, algorithm: "AlgorithmSection") -> None:
+        """Look up the estimators that the config names.
+
+        Raises:
+            ConfigError: a custom one cannot be imported.
+        """
+        self._config = algorithm
+        estimator = user_functions.advantage(algorithm.advantage)
+        self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
+        self._by_token = estimator if isinstance(estimator, TokenAdvantage) else None
+        self._by_group = None if isinstance(estimator, TokenAdvantage) else estimator
+
+    def advantages(
+        self,
+        shard: UpdateShard,
+        trajectories: Sequence[Trajectory],
+        inputs: Sequence[TokenInputs],
+        parallel: Parallel,
+        *,
+        kl_coefficient: float,
+    ) -> list[Tensor]:
+        """Return the advantages `[N]` of the scored tokens of this rank's trajectories; every rank must call it.
+
+        Args:
+            shard: plan, with the rewards of all groups.
+            trajectories: this rank's trajectories.
+            inputs: log-probabilities if the reward includes a divergence, and values if the estimator uses them.
+            parallel: the ranks.
+            kl_coefficient: coefficient of this step.
+
+        Raises:
+            ValueError: an input is missing.
+            ConfigError: a custom function returned something invalid.
+        """
+        if self._by_token is not None:
+            credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)
+            advantages = [credit.advantages_N for credit in credits]
+            return normalised(advantages, add_up=parallel.sum) if self._config.normalise_by_std else advantages
+        assert self._by_group is not None  # there is always exactly one of the two
+        divergences = [self._divergence(*pair) for pair in zip(trajectories, inputs, strict=True)]
+        rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
+        groups = [torch.tensor(rewards_G) for rewards_G in rewards]
+        by_group = self._by_group(groups, normalise_by_std=self._config.normalise_by_std)
+        advantages = [
+            by_group[item.group][item.member].expand(len(divergence_N))
+            for item, divergence_N in zip(shard.items, divergences, strict=True)
+        ]
+        over_tokens = self._config.normalise_by_std and self._config.advantage in NORMALISED_OVER_TOKENS
+        return normalised(advantages, add_up=parallel.sum) if over_tokens else advantages
+
+    def returns(
+        self,
+        shard: UpdateShard,
+        trajectories: Sequence[Trajectory],
+        inputs: Sequence[TokenInputs],
+        *,
+        kl_coefficient: float,
+    ) -> list[Tensor]:
+        """Return the targets of a critic, `[N]` for each of this rank's trajectories; see `advantages`.
+
+        Raises:
+            ValueError: the estimator gives one advantage per trajectory, and no returns.
+        """
+        if self._by_token is None:
+            raise ValueError(
+                f"critic: `algorithm.advantage: {self._config.advantage}` has no returns to learn; use `gae`"
+            )
+        credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)
+        return [credit.returns_N for credit in credits]
+
+    def _token_credits(
+        self,
+        estimator: TokenAdvantage,
+        shard: UpdateShard,
+        trajectories: Sequence[Trajectory],
+        inputs: Sequence[TokenInputs],
+        kl_coefficient: float,
+    ) -> list[TokenCredit]:
+        credits = []
+        for item, trajectory, token_inputs in zip(shard.items, trajectories, inputs, strict=True):
+            rewards_N = token_rewards(
+                shard.group_rewards[item.group][item.member],
+                self._divergence(trajectory, token_inputs),
+                kl_coefficient=kl_coefficient,
+            )
+            values_N = None if token_inputs.values is None else torch.tensor(token_inputs.values)
+            if values_N is None and estimator.uses_values:
+                raise ValueError(
+                    f"trajectory `{trajectory.trajectory_id}`: `algorithm.advantage: {self._config.advantage}` needs values, "
+                    "and there are none; add a critic"
+                )
+            credits.append(
+                estimator.estimate(
+                    rewards_N, values_N, discount=self._config.discount, gae_lambda=self._config.gae_lambda
+                )
+            )
+        return credits
+
+    def _divergence(self, trajectory: Trajectory, inputs: TokenInputs) -> Tensor:
+        """Return the divergence of each token, without the coefficient; zeros if the reward has no such term."""
+        if not self._config.kl_in_reward:
+            return torch.zeros(sum(trajectory.response_mask[1:]))
+        if inputs.old_logprobs is None or inputs.ref_logprobs is None:
+            raise ValueError(
+                f"trajectory `{trajectory.trajectory_id}`: `algorithm.kl_in: reward` needs the log-probabilities of actor and "
+                "reference before the update"
+            )
+        return self._kl_estimator(torch.tensor(inputs.old_logprobs), torch.tensor(inputs.ref_logprobs))
+
+    def _rewards_with_divergence(
+        self, shard: UpdateShard, divergences: Sequence[Tensor], parallel: Parallel, kl_coefficient: float
+    ) -> list[list[float]]:
+        """Return the rewards of all groups minus the divergence of each trajectory, over all ranks."""
+        if not self._config.kl_in_reward:
+            return shard.group_rewards
+        starts = [0, *accumulate(len(rewards_G) for rewards_G in shard.group_rewards)]
+        costs = [0.0] * starts[-1]
+        for item, divergence_N in zip(shard.items, divergences, strict=True):
+            costs[starts[item.group] + item.member] = kl_coefficient * divergence_N.sum().item()
+        costs = parallel.sum(costs)
+        return [
+            [reward - cost for reward, cost in zip(rewards_G, costs[start:], strict=False)]
+            for rewards_G, start in zip(shard.group_rewards, starts, strict=False)
+        ]

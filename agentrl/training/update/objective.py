@@ -1,0 +1,147 @@
+"""Loss of the policy update: policy loss, divergence from the reference, entropy, and weights of tokens.
+
+Letters in shapes: N scored tokens of a micro-batch.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from agentrl.algorithms.aggregation import token_mean
+from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss
+from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
+from agentrl.training.packing.packing import MicroBatch
+from agentrl.training.scoring.token_logprobs import TokenScores
+from agentrl.training.update import user_functions
+from agentrl.training.update.tally import TokenTally
+
+if TYPE_CHECKING:
+    from agentrl.config.schema.run import AlgorithmSection
+
+
+class Objective:
+    """The loss of micro-batches as the config's `algorithm` defines it."""
+
+    def __init__(
+        self, algorithm: "AlgorithmSection", *, max_response_tokens: int, router_coefficient: float = 0.0
+    ) -> None:
+        """Look up the functions that the config names.
+
+        Args:
+            algorithm: config section.
+            max_response_tokens: longest response, for `fixed_length`.
+            router_coefficient: coefficient of the routers' auxiliary loss, if the scores have it.
+
+        Raises:
+            ConfigError: a custom function cannot be imported.
+        """
+        self._config = algorithm
+        self._max_length = max_response_tokens
+        self._router_coefficient = router_coefficient
+        self._policy_loss = user_functions.policy_loss(algorithm.policy_loss)
+        self._aggregation = user_functions.aggregation(algorithm.aggregation)
+        self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
+        self._clip = ClipRange(
+            low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
+        )
+
+    def loss(
+        self,
+        batch: MicroBatch,
+        scores: TokenScores,
+        *,
+        old_logprobs_N: Tensor,
+        mean_length: float,
+        kl_coefficient: float,
+        tally: TokenTally,
+        scored_share: float = 1.0,
+    ) -> Tensor:
+        """Return the loss summed over the tokens of a micro-batch, `[]`, and add its metrics to `tally`.
+
+        Args:
+            batch: the tokens, with the reference's log-probabilities if the loss needs them.
+            scores: scores of the current forward pass.
+            old_logprobs_N: log-probabilities of the actor before the update.
+            mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
+            kl_coefficient: coefficient of this step.
+            tally: sums over tokens.
+            scored_share: scored tokens per token in the whole mini-batch, over all ranks, for the routers' loss.
+
+        Raises:
+            ValueError: the reference's log-probabilities are missing.
+            ConfigError: a custom function returned something invalid.
+        """
+        policy = self._policy_loss(
+            scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
+        )
+        loss_N = policy.loss_N
+        weights_N = self._rollout_weights(batch, old_logprobs_N, tally)
+        if weights_N is not None:
+            loss_N = weights_N * loss_N
+        if self._config.kl_coefficient:
+            kl_N = self._divergence(batch, scores, old_logprobs_N)
+            tally.add(kl_reference=kl_N.sum())
+            if not self._config.kl_in_reward:  # else it is in the advantages
+                loss_N = loss_N + kl_coefficient * kl_N
+        if self._config.entropy_coefficient:
+            loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
+        if self._aggregation is not token_mean:  # its weights are all 1
+            loss_N = loss_N * self._aggregation(
+                batch.trajectory_N, mean_length=mean_length, max_length=self._max_length
+            )
+        self._add_metrics(batch, policy, scores, old_logprobs_N, tally)
+        loss = loss_N.sum()
+        if scores.router_loss is not None:  # summed over all tokens, the rest over scored ones
+            router_loss = scores.router_loss * scored_share
+            tally.add(router_aux_loss=router_loss)
+            loss = loss + self._router_coefficient * router_loss
+        tally.add(loss=loss)
+        return loss
+
+    def _add_metrics(
+        self, batch: MicroBatch, policy: PolicyLoss, scores: TokenScores, old_logprobs_N: Tensor, tally: TokenTally
+    ) -> None:
+        """Add the metrics of a micro-batch to `tally`."""
+        mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
+        tally.add(
+            clip_fraction=policy.clipped_N.sum(),
+            clip_fraction_low=policy.clipped_low_N.sum(),
+            clip_fraction_high=policy.clipped_high_N.sum(),
+            entropy=scores.entropy_N.sum(),
+            rollout_kl=mismatch.kl_sum,
+            rollout_logprob_diff_mean=mismatch.abs_difference_sum,
+        )
+        if policy.clipped_dual_N is not None:
+            tally.add(clip_fraction_dual=policy.clipped_dual_N.sum())
+        # The extremes of a rank without tokens must not count.
+        ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
+        ratio_min = policy.ratio_N.min() if len(policy.ratio_N) else policy.ratio_N.new_full((), math.inf)
+        tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
+        tally.lower_to(ratio_min=ratio_min)
+
+    def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
+        if batch.reference_logprobs_N is None:
+            raise ValueError(
+                f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, but the reference's log-probabilities "
+                "are missing; pass them as `TokenInputs.ref_logprobs`"
+            )
+        measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
+        return self._kl_estimator(measured_N, batch.reference_logprobs_N)
+
+    def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
+        """Return the importance weights of a micro-batch; None if the loss has none."""
+        correction = self._config.rollout_correction
+        if correction.method == "none":
+            return None
+        weighed = rollout_weights(
+            old_logprobs_N,
+            batch.rollout_logprobs_N,
+            batch.trajectory_N,
+            method=correction.method,
+            level=correction.level,
+            min_ratio=correction.min_ratio,
+            max_ratio=correction.max_ratio,
+        )
+        tally.add(rollout_weight_mean=weighed.weights_N.sum(), rollout_weight_cut_fraction=weighed.num_cut)
+        return weighed.weights_N

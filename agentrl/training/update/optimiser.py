@@ -1,0 +1,81 @@
+"""The optimiser, its learning rates, and a step that refuses numbers that are not finite."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from agentrl.config.schema.update import UpdateSection
+
+
+def build_adamw(
+    parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.AdamW:
+    """Return AdamW (arXiv:1711.05101) over the weights that are not frozen; `apply_gradients` sets the learning rate."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
+
+
+def warmup(step: int, *, peak: float, warmup_steps: int) -> float:
+    """Return the learning rate of update `step` (from 1): linear up to `peak`, then constant."""
+    return peak * min(1.0, step / warmup_steps) if warmup_steps > 0 else peak
+
+
+def warmup_cosine(step: int, *, peak: float, warmup_steps: int, num_steps: int, final_fraction: float) -> float:
+    """Return the learning rate of update `step` (from 1): linear up to `peak`, then half a cosine.
+
+    The curve (arXiv:1608.03983) ends with `final_fraction * peak` in update `num_steps`.
+    """
+    if step <= warmup_steps:
+        return warmup(step, peak=peak, warmup_steps=warmup_steps)
+    progress = min(1.0, (step - warmup_steps) / max(1, num_steps - warmup_steps))
+    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def learning_rate_at(step: int, config: UpdateSection) -> float:
+    """Return the learning rate of update `step`, from 1, counted from the start of the warm-up."""
+    if config.decay_steps == 0:
+        return warmup(step, peak=config.learning_rate, warmup_steps=config.warmup_steps)
+    return warmup_cosine(
+        step,
+        peak=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        num_steps=config.decay_steps,
+        final_fraction=config.final_learning_rate_fraction,
+    )
+
+
+def apply_gradients(
+    model: nn.Module, optimiser: torch.optim.Optimizer, *, learning_rate: float, max_grad_norm: float, step: int
+) -> float:
+    """Clip the gradients to the global norm `max_grad_norm`, update the weights, and clear the gradients.
+
+    Returns:
+        The norm before clipping, over all ranks.
+
+    Raises:
+        FloatingPointError: the norm is not finite; the weights are then untouched.
+    """
+    total = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
+    require_finite("gradient norm", norm, step)
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return norm
+
+
+def require_finite(what: str, value: float, step: int) -> None:
+    """Stop the run if `value` is not a finite number.
+
+    Raises:
+        FloatingPointError: it is not.
+    """
+    if not math.isfinite(value):
+        raise FloatingPointError(
+            f"update {step}: {what} is {value}; the weights were not changed. Look at `actor/ratio_max` and "
+            "`actor/grad_norm` of the steps before, then lower `actor.learning_rate` or compute in float32"
+        )

@@ -1,0 +1,279 @@
+"""Publishing of the actor's weights from all ranks, without any rank holding the whole model.
+
+In shared memory, every rank writes its own shards directly. If a rank is on another machine and cannot reach that memory,
+tensors are gathered one at a time instead, as they are for streams.
+"""
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from agentrl.training.parallel import Parallel, named_weights
+from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
+from agentrl.weight_sync.device_memory import release_cached_memory
+from agentrl.weight_sync.rendezvous import Rendezvous
+from agentrl.weight_sync.tensor_layout import Form, lay_out, size_of
+from agentrl.weight_sync.transports.broadcast import BroadcastSender
+from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.transports.in_process import InProcessPublisher
+from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, write_views
+
+if TYPE_CHECKING:
+    from agentrl.training.model.lora import Adapters
+
+
+class WeightPublishing:
+    """One rank's part of publishing; all ranks must make the same calls in the same order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parallel: Parallel,
+        *,
+        dtype: torch.dtype,
+        checked: bool,
+        adapters: "Adapters | None" = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> None:
+        """Take the model; nothing is allocated before the first `publish`.
+
+        Args:
+            model: model sharded by `Parallel.shard`.
+            parallel: the ranks.
+            dtype: type of the published weights, that of the engines.
+            checked: publish checksums.
+            adapters: LoRA of the model; if set, only its factors are sent, in float32, and engines merge them.
+            timeout_s: limit of a rank's wait for other ranks and for engines.
+        """
+        self._model = model
+        self._parallel = parallel
+        self._dtype = dtype if adapters is None else torch.float32
+        self._adapters = adapters
+        self._timeout_s = timeout_s
+        self._name = f"actor {parallel.next_number()} at {parallel.address}"
+        self._in_process = InProcessPublisher()
+        self._shared = _SharedShards(self._name, parallel, checked=checked, timeout_s=timeout_s)
+        self._streams = {
+            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
+            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
+        }
+        self._changes = _Changes(parallel)
+        self._num_streams = 0
+
+    @torch.no_grad()
+    def publish(self, transport: Transport, receivers: Sequence[str] = ()) -> WeightSource | None:
+        """Make the weights readable for engines, or announce them for `send`.
+
+        Args:
+            transport: transport; `in_process` is for a single rank.
+            receivers: all receivers of a stream.
+
+        Returns:
+            Source of the weights, valid until the next call; None on all ranks but 0.
+
+        Raises:
+            EngineError: a rank did not write its part in time.
+        """
+        source = self._published(transport, tuple(receivers))
+        return source if source is None or self._adapters is None else replace(source, lora=self._adapters.base)
+
+    def _published(self, transport: Transport, receivers: tuple[str, ...]) -> WeightSource | None:
+        weights = self._sharded()
+        match transport:
+            case Transport.IN_PROCESS:
+                local = {name: _local(tensor) for name, tensor in weights.items()}
+                return self._in_process.publish(local, written=self._changes.since_last(transport, weights))
+            case Transport.SHARED_MEMORY:
+                changed = self._changes.since_last(transport, weights)
+                return self._shared.publish(weights, self._forms(weights), changed)
+            case _:
+                return self._offer(transport, self._forms(weights), receivers)
+
+    @torch.no_grad()
+    def send(self, source: WeightSource) -> None:
+        """Send the weights that `publish` announced as a stream; every rank must be called, with rank 0's source.
+
+        Raises:
+            EngineError: a receiver did not arrive or was lost; the error names it.
+        """
+        weights = self._gathered()
+        try:
+            if source.transport != Transport.BROADCAST or self._parallel.rank == 0:
+                self._streams[source.transport].send(source, weights)
+        finally:
+            # Gathering is collective: a rank that lost its receiver must not leave the others waiting.
+            for _ in weights:
+                pass
+            release_cached_memory()  # buckets and gathered tensors
+
+    def close(self) -> None:
+        """Release the memory; the weights can no longer be read."""
+        self._in_process.close()
+        self._shared.close()
+
+    def _sharded(self) -> dict[str, Tensor]:
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):  # a pass without gradients leaves gathered copies behind
+                module.reshard()
+        return dict(named_weights(self._model) if self._adapters is None else self._adapters.factors())
+
+    def _forms(self, weights: Mapping[str, Tensor]) -> dict[str, Form]:
+        return {
+            name: (tensor.shape, self._dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in weights.items()
+        }
+
+    def _gathered(self) -> Iterator[tuple[str, Tensor]]:
+        weights = self._sharded()
+        for name, (_, dtype) in self._forms(weights).items():
+            yield name, _whole(weights[name], dtype)
+
+    def _offer(
+        self, transport: Transport, forms: Mapping[str, Form], receivers: tuple[str, ...]
+    ) -> WeightSource | None:
+        self._num_streams += 1
+        if self._parallel.rank != 0:
+            return None
+        specs = lay_out(forms)
+        return WeightSource(
+            transport=transport,
+            address=self._parallel.address,
+            size_bytes=size_of(specs),
+            tensors=specs,
+            publisher=self._name,
+            serial=self._num_streams,
+            receivers=receivers,
+        )
+
+
+class _SharedShards:
+    """Shared memory of rank 0, into which every rank writes its shards."""
+
+    def __init__(self, name: str, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
+        self._name = name
+        self._parallel = parallel
+        self._checked = checked
+        self._timeout_s = timeout_s
+        self._publisher: SharedMemoryPublisher | None = None
+        self._views: Mapping[str, Tensor] | None = None
+        self._all_can_write = True
+        self._serial = 0
+
+    def publish(
+        self, weights: Mapping[str, Tensor], forms: Mapping[str, Form], changed: Collection[str]
+    ) -> WeightSource | None:
+        """Write the tensors named in `changed`; the others are up to date."""
+        if self._views is None:
+            self._open(forms)
+            changed = forms.keys()
+        if self._all_can_write:
+            self._write_shards(weights, changed)
+        else:
+            for name in changed:
+                whole = _whole(weights[name], forms[name][1])
+                if self._views:
+                    self._views[name].copy_(whole)
+        return None if self._publisher is None else self._publisher.announce(changed)
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._views = None
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _open(self, forms: Mapping[str, Form]) -> None:
+        rendezvous, names = self._rendezvous("shared memory"), _names(self._parallel)
+        if self._parallel.rank == 0:
+            self._publisher = SharedMemoryPublisher(checked=self._checked)
+            self._views = self._publisher.open(forms)
+            rendezvous.publish("address", self._publisher.address.encode())
+        else:
+            address = rendezvous.wait("address", names[:1])[names[0]].decode()
+            try:
+                self._views = write_views(address, lay_out(forms))
+            except OSError:
+                self._views = {}
+        [any_unreachable] = self._parallel.max([float(not self._views and bool(forms))])
+        self._all_can_write = any_unreachable == 0
+        if not self._all_can_write and self._parallel.rank != 0:
+            self._views = {}
+
+    def _write_shards(self, weights: Mapping[str, Tensor], changed: Collection[str]) -> None:
+        assert self._views is not None
+        for name in changed:
+            if (part := _own_part(weights[name], is_first=self._parallel.rank == 0)) is not None:
+                self._views[name][part].copy_(_local(weights[name]))
+        self._serial += 1
+        if self._parallel.world_size > 1:
+            rendezvous, names = self._rendezvous(f"version {self._serial}"), _names(self._parallel)
+            rendezvous.publish("written")
+            if self._parallel.rank == 0:
+                rendezvous.wait("written", names)
+
+    def _rendezvous(self, about: str) -> Rendezvous:
+        me = _names(self._parallel)[self._parallel.rank]
+        return Rendezvous(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
+
+
+class _Changes:
+    """Weights that may have changed since a transport last took them.
+
+    These are all trained weights, because torch does not count the writes of a fused optimiser, and frozen ones that torch
+    counted a write to or that were replaced, as when a checkpoint is loaded. An uncounted write (`tensor.data`, NumPy) to a
+    frozen weight would be missed; nothing here does one.
+    """
+
+    def __init__(self, parallel: Parallel) -> None:
+        self._parallel = parallel
+        self._seen: dict[tuple[Transport, str], tuple[weakref.ref[Tensor], tuple[int, int]]] = {}
+
+    def since_last(self, transport: Transport, weights: Mapping[str, Tensor]) -> list[str]:
+        """Return their names, the same on all ranks."""
+        may_differ = []
+        for name, tensor in weights.items():
+            seen, version_seen = self._seen.get((transport, name), (lambda: None, None))
+            version = tensor._version, _local(tensor)._version  # a write to a DTensor counts only there
+            may_differ.append(float(tensor.requires_grad or seen() is not tensor or version_seen != version))
+            self._seen[transport, name] = (weakref.ref(tensor), version)
+        on_any_rank = self._parallel.max(may_differ)
+        return [name for name, differs in zip(weights, on_any_rank, strict=True) if differs]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a whole tensor, gathered in `dtype` if it is sharded, so that ranks send no more than needed."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    if tensor.device_mesh.size() == 1:
+        return tensor.to_local()
+    converted = tensor.to(dtype)
+    assert isinstance(converted, DTensor)
+    return converted.full_tensor()
+
+
+def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
+    """Return the slices of this rank's part; None if another rank has the same part and writes it."""
+    if not isinstance(tensor, DTensor):
+        return (...,) if is_first else None  # pyright: ignore[reportReturnType]
+    coordinates = tensor.device_mesh.get_coordinate() or ()
+    replicas = [
+        place for place, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)
+    ]
+    if any(replicas):
+        return None
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+
+
+def _names(parallel: Parallel) -> list[str]:
+    return [f"rank {rank} of the actor" for rank in range(parallel.world_size)]

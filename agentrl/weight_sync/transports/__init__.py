@@ -1,0 +1,1 @@
+"""Ways of weights from the actor to the engines."""

@@ -1,0 +1,1 @@
+"""Bounds on what one client can make the server hold or do."""

@@ -1,0 +1,1 @@
+"""Linux: namespaces, cgroups, seccomp, Landlock, system calls."""

@@ -1,0 +1,1 @@
+"""From the launcher to a warm slot."""

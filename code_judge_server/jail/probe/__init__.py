@@ -1,0 +1,1 @@
+"""Canaries that show which tier this machine gives."""

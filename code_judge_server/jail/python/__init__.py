@@ -1,0 +1,1 @@
+"""Python programs inside a slot: running, ending, sessions and notebooks."""

@@ -1,0 +1,1 @@
+"""A slot: the process that starts, confines and ends one job after the other."""

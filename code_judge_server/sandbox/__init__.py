@@ -1,0 +1,1 @@
+"""The executor protocol, and what every executor needs."""
