@@ -4,7 +4,7 @@
 
 All three make the same update of the same float32 model from the same trajectories (short prompts, response lengths uniform on
 a logarithmic scale): forward and backward passes, clipping, AdamW. The learning rate is zero, so every round starts with the
-same weights. The norms of the gradients must agree (`tests/training/test_splits.py` compares the gradients).
+same weights. The norms of the gradients must agree (`tests/training/update/test_splits.py` compares the gradients).
 
 - packed: agentrl's actor, with as many tokens per row as a padded micro-batch of the others;
 - padded: eight trajectories at a time, padded to the longest of the eight, through transformers' own model;

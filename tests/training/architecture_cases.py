@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from training_cases import SIZES, VOCABULARY
 from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from tests.training.training_cases import SIZES, VOCABULARY
 
 WINDOW = 12
 """Sliding window, shorter than the sequences of the tests."""

@@ -2,7 +2,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from training_cases import make_policy
+
+from tests.training.training_cases import make_policy
 
 if TYPE_CHECKING:
     from agentrl.config.schema.run import ModelSection

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from training_cases import step_groups
-from two_ranks import context_at
 
 from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
@@ -18,6 +16,8 @@ from agentrl.training.parallel import Parallel, local_part, named_weights
 from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
+from tests.training.training_cases import step_groups
+from tests.training.two_ranks import context_at
 
 CASES: dict[str, dict[str, Any]] = {
     "hybrid": {"shard_size": 2},

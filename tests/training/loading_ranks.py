@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from allocations import peak_allocated_bytes
 from torch import Tensor
-from two_ranks import context_at
 
 from agentrl.config.schema.run import ActorSection, ModelSection
 from agentrl.models.hf_folder import ModelFolder
 from agentrl.training.model.sharded_model import open_model, shard_model
 from agentrl.training.parallel import Parallel, full_tensors
+from tests.training.allocations import peak_allocated_bytes
+from tests.training.two_ranks import context_at
 
 
 @dataclass

@@ -3,11 +3,8 @@
 from pathlib import Path
 
 import torch
-from sequence_ranks import sharded_model
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from training_cases import step_groups, with_experts
-from two_ranks import context_at
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import decoder_layers, load_model
@@ -16,6 +13,9 @@ from agentrl.training.packing.balance import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens
+from tests.training.sequence_ranks import sharded_model
+from tests.training.training_cases import step_groups, with_experts
+from tests.training.two_ranks import context_at
 
 
 def rows_of(share: int, num_shares: int) -> list[PackedTokens]:

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
-from training_cases import advantage_of, make_example, step_groups
-from two_ranks import context_at
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
@@ -19,6 +17,8 @@ from agentrl.training.packing.packing import empty_micro_batch, fill_up, pack_to
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
+from tests.training.training_cases import advantage_of, make_example, step_groups
+from tests.training.two_ranks import context_at
 
 
 @dataclass(frozen=True)

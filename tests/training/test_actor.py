@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from plain_grpo import PlainGrpo
 from torch import Tensor
-from training_cases import alone, make_group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.config.schema.algorithm import RolloutCorrectionSection
@@ -21,6 +19,8 @@ from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, TrajectoryRef
 from agentrl.weight_sync.transports.shared_memory import read_tensors
+from tests.training.plain_grpo import PlainGrpo
+from tests.training.training_cases import alone, make_group
 
 ACTOR = ActorSection(
     learning_rate=0.01,

@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-from training_cases import alone
 
 from agentrl.errors import CheckpointError, DamagedCheckpointError
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint, load_weights
 from agentrl.training.parallel import Parallel
 from tests.object_store import object_store
 from tests.small_disk import fill, small_disk
+from tests.training.training_cases import alone
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_cases import FAMILIES, alone, make_policy, step_groups
 
 from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
@@ -24,6 +23,7 @@ from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from tests.object_store import object_store
+from tests.training.training_cases import FAMILIES, alone, make_policy, step_groups
 
 LORA = LoraSection(rank=4, alpha=8)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from training_cases import alone, make_group, step_groups
 from transformers import AutoModel
 
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection
@@ -22,6 +21,7 @@ from agentrl.training.parallel import Parallel
 from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory
+from tests.training.training_cases import alone, make_group, step_groups
 
 CRITIC = CriticSection(
     learning_rate=0.01,

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from hybrid_ranks import CASES, UpdateResult, run_rank, update_once
 from torch import multiprocessing
-from training_cases import alone
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.parallel import Parallel, open_store
+from tests.training.hybrid_ranks import CASES, UpdateResult, run_rank, update_once
+from tests.training.training_cases import alone
 
 RELATIVE = 1e-5
 """Tolerance relative to the norm of each gradient: float32 sums in another order."""

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import multiprocessing
-from training_cases import alone
-from two_ranks import StepResult, make_step, resume_rank, start_rank
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.parallel import open_store
+from tests.training.training_cases import alone
+from tests.training.two_ranks import StepResult, make_step, resume_rank, start_rank
 
 TIMES = {f"actor/{part}_s" for part in ("update", "packing", "old_logprobs", "gradients")}
 VARIES = TIMES | {"actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_cases import alone, make_group
 from transformers import AutoModelForSequenceClassification
 
 from agentrl.config.schema.algorithm import RewardModelSection, SelectionSection
@@ -17,6 +16,7 @@ from agentrl.training.parallel import Parallel, full_tensors
 from agentrl.training.reward_model import RewardModel
 from agentrl.training.role import RoleContext
 from agentrl.training.update.scores import score_metrics, with_scores
+from tests.training.training_cases import alone, make_group
 
 GROUP = make_group(random.Random(0), "p", 6)
 TRAJECTORIES = [trajectory.ref for trajectory in GROUP.trajectories]

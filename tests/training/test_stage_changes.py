@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import two_ranks
-from training_cases import alone
-from two_ranks import Rank, make_step, start_rank, step_groups
 
 from agentrl.config.schema.run import ModelSection
+from tests.training import two_ranks
+from tests.training.training_cases import alone
+from tests.training.two_ranks import Rank, make_step, start_rank, step_groups
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from typing import Literal
 
 import pytest
 import torch
-from training_cases import VOCABULARY, alone, make_example
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
+from tests.training.training_cases import VOCABULARY, alone, make_example
 
 SCHEDULE = SupervisedSchedule(learning_rate=0.01, warmup_steps=2, num_steps=20, final_fraction=0.1)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, multiprocessing
-from training_cases import alone
 from transformers import AutoModelForCausalLM
-from two_ranks import StepResult, make_step, run_rank, start_rank
 
 from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.training.export import export_checkpoint
 from agentrl.training.parallel import open_store
+from tests.training.training_cases import alone
+from tests.training.two_ranks import StepResult, make_step, run_rank, start_rank
 
 pytestmark = pytest.mark.timeout(600)  # two new processes, on busy machines
 

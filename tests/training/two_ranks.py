@@ -9,7 +9,6 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from training_cases import make_group
 
 from agentrl.config.schema.run import (
     ActorSection,
@@ -30,6 +29,7 @@ from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.transports.shared_memory import read_tensors
+from tests.training.training_cases import make_group
 
 ACTOR = ActorSection(
     learning_rate=0.01,

@@ -1,0 +1,87 @@
+"""Division of a packed row over a sequence group; `test_splits` has the gradients of real ranks."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import distributed, nn
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from agentrl.errors import ConfigError
+from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_tokens
+from agentrl.training.packing.sequence_parallel import SequenceGroup, join_sequence_group, require_divisible_heads
+from agentrl.training.packing.sequences import TokenisedExample
+from tests.training.training_cases import VOCABULARY
+
+CPU = torch.device("cpu")
+
+
+def group(rank: int, size: int) -> SequenceGroup:
+    """Return a group for code that never communicates."""
+    return SequenceGroup(rank=rank, size=size, process_group=cast(distributed.ProcessGroup, None))
+
+
+def row() -> PackedTokens:
+    """Return a row of 11 tokens in two segments."""
+    return pack_tokens(
+        [
+            TokenisedExample(token_ids=list(range(10, 18)), response_mask=[0, 0, 0, 1, 1, 0, 1, 1]),
+            TokenisedExample(token_ids=list(range(30, 35)), response_mask=[0, 1, 1, 0, 1]),
+        ]
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 12])
+def test_the_parts_of_a_row_are_equal_and_add_up_to_the_row(size: int):
+    whole = row()
+    parts = [whole.to(CPU, group(rank, size)).local for rank in range(size)]
+    assert {len(part.token_ids_L) for part in parts} == {-(-11 // size)}
+    for joined, expected in (
+        (torch.cat([part.token_ids_L for part in parts]), whole.token_ids_T),
+        (torch.cat([part.position_ids_L for part in parts]), whole.position_ids_T),
+    ):
+        assert joined[:11].tolist() == expected.tolist()
+    assert sum(parts[0].layout.lengths) == size * len(parts[0].token_ids_L)
+    assert parts[0].layout.lengths[:2] == whole.layout.lengths
+    assert all(part.layout.lengths == parts[0].layout.lengths and part.num_scored == 7 for part in parts)
+    places = torch.cat([part.places_M for part in parts])
+    assert places.sort().values.tolist() == list(range(7))
+    targets, scored_ids = torch.zeros(7, dtype=torch.long), torch.zeros(7, dtype=torch.long)
+    for part in parts:
+        targets[part.places_M] = part.targets_M
+        scored_ids[part.places_M] = part.token_ids_L[part.scored_M]
+    assert targets.tolist() == whole.targets_N.tolist()
+    assert scored_ids.tolist() == whole.token_ids_T[whole.scored_N].tolist()
+
+
+def test_a_row_with_fewer_tokens_than_ranks_is_padded():
+    for rank in range(4):
+        part = empty_tokens().to(CPU, group(rank, 4)).local
+        assert (len(part.token_ids_L), len(part.scored_M), part.layout.lengths) == (1, 0, (1, 3))
+
+
+def test_a_divided_row_keeps_its_whole_layout():
+    divided = row().to(CPU, group(1, 2))
+    assert (len(divided.token_ids_T), divided.layout.lengths, len(divided.local.token_ids_L)) == (11, (7, 4), 6)
+
+
+def test_heads_that_cannot_be_divided_are_refused():
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=24,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=4,
+    )
+    model: Any = AutoModelForCausalLM.from_config(config)
+    require_divisible_heads(model, 3)
+    with pytest.raises(ConfigError, match=r"`actor\.sequence_parallel_size` is 4, .* the 6 attention heads of Qwen3"):
+        require_divisible_heads(nn.ModuleDict({"backbone": model}), 4)
+
+
+def test_ranks_that_cannot_be_divided_are_refused():
+    assert join_sequence_group(2, 3, 1) is None
+    with pytest.raises(ConfigError, match=r"`actor\.sequence_parallel_size` is 2, which does not divide 3 ranks"):
+        join_sequence_group(0, 3, 2)
