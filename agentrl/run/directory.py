@@ -1,7 +1,7 @@
 """Folder of a run on disk, from which the same command resumes.
 
 runs/demo/
-├── config.yaml             the resolved config; a run resumes only with the same one, except keys of `run_changes`
+├── config.yaml             the resolved config; a run resumes only with the same one, except keys of `resume_rules`
 ├── inputs.json             digests of the data and tool files and of the models, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png

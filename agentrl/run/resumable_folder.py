@@ -1,7 +1,7 @@
 """The folder of a resumable run: its lock, its config and inputs, its checkpoints, its result.
 
 DIR/
-├── config.yaml             the resolved config; `run_changes` lists what may change on resume
+├── config.yaml             the resolved config; `resume_rules` lists what may change on resume
 ├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
 ├── metrics.jsonl           one object per step
 ├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`

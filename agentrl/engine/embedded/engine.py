@@ -1,7 +1,7 @@
 """The embedded engine: continuous batching over a Hugging Face model, with torch and transformers only.
 
 It needs no vLLM, and is meant for CPU. A separate thread runs the model, a scheduler decides what each step computes
-(`batch_scheduler`), and the turns of a trajectory and the samples of a prompt share computed prefixes (`prefix_rows`,
+(`scheduler`), and the turns of a trajectory and the samples of a prompt share computed prefixes (`prefix_rows`,
 `kv_cache`).
 
 It does NOT do tensor parallelism, paged memory, linear attention, LoRA or structured output.

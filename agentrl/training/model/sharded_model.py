@@ -110,5 +110,5 @@ def _use_liger(model: nn.Module, parallel: Parallel) -> None:
 
     # Liger knows only models of transformers, such as a critic's backbone.
     supported = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
-    # `vocabulary` computes the scores.
+    # `chunked_logits` computes the scores.
     apply_liger_kernel(supported, {"cross_entropy": False, "fused_linear_cross_entropy": False})

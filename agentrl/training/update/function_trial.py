@@ -23,7 +23,7 @@ def try_functions(algorithm: "AlgorithmSection") -> list[str]:
     Their own exceptions, nan and infinity are only warnings: a function may need a GPU, or other numbers than these.
 
     Raises:
-        ConfigError: one returned something invalid; see `own_functions`.
+        ConfigError: one returned something invalid; see `user_functions`.
     """
     calls: dict[tuple[str, str], Callable[[str, int], Any]] = {
         ("algorithm.policy_loss", algorithm.policy_loss): partial(_call_loss, algorithm),
