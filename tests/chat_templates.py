@@ -21,7 +21,7 @@ SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-"""How the tokenizers of Qwen2 and Llama 3 split text before merging."""
+"""Split of text before merging, in the tokenizers of Qwen2 and Llama 3."""
 
 TOOL_SCHEMA = {
     "type": "function",

@@ -16,7 +16,7 @@ Script = Sequence[Reply] | Mapping[tuple[int, ...], Reply] | Callable[[list[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """What `generate` was asked."""
+    """Arguments of one call of `generate`."""
 
     token_ids: list[int]
     params: SamplingParams

@@ -1,6 +1,6 @@
-"""Whether processes have ended.
+"""Waiting for the end of processes.
 
-A zombie has: when an orphan is reaped is up to the machine's first process, which in a container may take its time.
+A zombie has ended: when an orphan is reaped is up to the machine's first process, which in a container may take its time.
 """
 
 import time

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -79,6 +79,14 @@ SCHEMAS = sorted((ROOT / "agentrl" / "config" / "schema").glob("*.py"))
 VALIDATION = ROOT / "agentrl" / "config" / "validation"
 MAX_FILES = 12
 MAX_FILES_OF_JUDGE_ROOT = 13
+PROSE = [
+    file
+    for folder in ("agentrl", "benchmarks", "code_judge_server", "examples", "tests")
+    for file in sorted((ROOT / folder).glob("**/*.py"))
+    if "programs" not in file.parts  # odd on purpose
+]
+NO_BEGINNINGS = {"As", "By", "How", "Of", "What", "When", "Where", "Whether", "Who", "With"}
+NO_NAMES = {"again", "made", "one", "there", "told"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
@@ -94,6 +102,12 @@ def imported_modules(file: Path, known: Iterable[str] = ()) -> set[str]:
             modules = {f"{node.module}.{alias.name}" for alias in node.names} & set(known)
             found |= modules or {node.module or ""}
     return found & set(known) if known else found
+
+
+def nodes(files: Iterable[Path]) -> Iterator[tuple[Path, ast.AST]]:
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            yield file, node
 
 
 def layer_of(room: str) -> int:
@@ -227,6 +241,26 @@ def test_every_config_key_has_its_line_of_documentation(schema: Path):
                 assert documented, (
                     f"{name_of(schema)}: {cls.name}.{ast.unparse(field.target)} has no line of documentation"
                 )
+
+
+def test_docstrings_begin_with_a_noun_or_an_imperative():
+    found = []
+    for file, node in nodes(PROSE):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = str(node.value.value)
+            if text.split(maxsplit=1)[0].rstrip(",:") in NO_BEGINNINGS:
+                found.append(f"{name_of(file)}:{node.lineno}: {text[:60]}")
+    assert found == []
+
+
+def test_variables_are_named_by_what_they_hold():
+    found = []
+    for file, node in nodes(PROSE):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NO_NAMES:
+            found.append(f"{name_of(file)}:{node.lineno}: `{node.id}`")
+        elif isinstance(node, ast.arg) and node.arg in NO_NAMES:
+            found.append(f"{name_of(file)}:{node.lineno}: `{node.arg}`")
+    assert found == []
 
 
 def test_names_of_test_files_are_unique():

@@ -1,4 +1,4 @@
-"""What `deploy/` promises: settings that exist, no privileges, and probes that the server answers."""
+"""Promises of `deploy/`: settings that exist, no privileges, and probes that the server answers."""
 
 import json
 import re

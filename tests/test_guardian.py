@@ -44,8 +44,8 @@ with guarded_run() as temp_dir:
 """
 
 
-def start(*arguments: str, told: Path | None = None) -> tuple[subprocess.Popen[str], int, Path]:
-    with contextlib.nullcontext() if told is None else told.open("w") as stderr:
+def start(*arguments: str, stderr_file: Path | None = None) -> tuple[subprocess.Popen[str], int, Path]:
+    with contextlib.nullcontext() if stderr_file is None else stderr_file.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True
         )
@@ -84,11 +84,11 @@ def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
 
 
 def test_a_guardian_that_is_killed_is_told_at_once_and_another_takes_its_place(tmp_path: Path):
-    told = tmp_path / "stderr"
-    process, child, temp_dir = start("unguarded", "guarded_again", told=told)
+    stderr_file = tmp_path / "stderr"
+    process, child, temp_dir = start("unguarded", "guarded_again", stderr_file=stderr_file)
     assert process.stdout is not None
     assert process.stdout.readline() == "again\n"
-    assert told.read_text() == "guardian: its process ended before the run did (-9); starting another\n"
+    assert stderr_file.read_text() == "guardian: its process ended before the run did (-9); starting another\n"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert wait_until(lambda: gone(child) and not temp_dir.exists(), timeout_s=60)

@@ -1,4 +1,4 @@
-"""What the marker `vllm` does where vLLM is not installed."""
+"""Effect of the marker `vllm` where vLLM is not installed."""
 
 import os
 import subprocess

@@ -123,7 +123,7 @@ def test_the_steps_of_a_gpu_session_fit_its_time():
 
 
 def test_the_tests_of_gpus_are_found_with_the_packages_of_a_plain_image():
-    """By the command of `make test-gpu`, which must not stumble over a file that needs more."""
+    """Run the command of `make test-gpu`, which must not stumble over a file that needs more."""
     makefile = (ROOT / "Makefile").read_text().splitlines()
     [command] = [line.strip() for line in makefile if "-m gpu" in line]
     code = (

@@ -97,8 +97,8 @@ def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def test_the_committed_tokenizer_is_the_one_that_the_command_makes(tmp_path: Path) -> None:
-    made = make_tokenizer()
-    made.save_pretrained(tmp_path)
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / name).read_bytes() == (EXAMPLE / "policy" / name).read_bytes(), f"{name}: see the README"
 

@@ -128,17 +128,17 @@ async def test_the_agent_loop_has_the_worker_edit_what_the_policy_asks_for_and_r
     script = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
     prompt = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "Blur the sunset twice."}], answer="5")
     worker = AgentLoopWorker(config, "agent_loop")
-    _, made = await worker.run(TrajectoryRequest(step=1, prompt=prompt, sample_index=0), ScriptedEngine(script))
+    _, trajectory = await worker.run(TrajectoryRequest(step=1, prompt=prompt, sample_index=0), ScriptedEngine(script))
     await worker.aclose()
 
-    after_prompt = slice(made.num_prompt_tokens, None)
-    response = zip(made.token_ids[after_prompt], made.response_mask[after_prompt], strict=True)
+    after_prompt = slice(trajectory.num_prompt_tokens, None)
+    response = zip(trajectory.token_ids[after_prompt], trajectory.response_mask[after_prompt], strict=True)
     observed = tokenizer.decode([token for token, sampled in response if not sampled])
     once = convolve(GALLERY["sunset"], np.full((3, 3), 1 / 9))
     twice = convolve(once, np.full((3, 3), 1 / 9))
     for name, image in (("image_1", once), ("image_2", twice)):
         assert orjson.dumps({"image": name, **describe(image)}).decode() in observed
-    assert (made.termination, made.reward) == (Termination.ANSWERED, 1.0)
+    assert (trajectory.termination, trajectory.reward) == (Termination.ANSWERED, 1.0)
     assert await editor.num_kept() == 0, "the loop has told it that the episode is over"
 
 

@@ -73,8 +73,8 @@ def test_no_question_is_asked_twice_and_no_demonstration_is_about_a_held_out_one
 async def test_the_answers_are_what_the_worker_of_the_run_says() -> None:
     worker = ImageEditWorker({"size": 64}, "image_edit")
     for problem in held_out():
-        told = [await worker.edit(problem.question, **edit.arguments) for edit in problem.edits]
-        assert str(told[-1]["contrast"]) == problem.answer, problem.question
+        results = [await worker.edit(problem.question, **edit.arguments) for edit in problem.edits]
+        assert str(results[-1]["contrast"]) == problem.answer, problem.question
 
 
 def test_demonstrations_are_the_same_bytes_for_the_same_command(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_demonstrations_are_the_same_bytes_for_the_same_command(tmp_path: Path) 
 
 async def test_a_demonstration_reads_as_an_episode_of_the_run_does() -> None:
     """Its calls are what the tool takes, and the results what the worker says of them."""
-    dialogue = next(one for one in demonstrations(seed=5) if len(one) == 7)
+    dialogue = next(messages for messages in demonstrations(seed=5) if len(messages) == 7)
     worker = ImageEditWorker({"size": 64}, "image_edit")
     edits = [call["function"]["arguments"] for message in dialogue for call in message.get("tool_calls", [])]
     results = [message["content"] for message in dialogue if message["role"] == "tool"]

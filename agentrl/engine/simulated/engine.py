@@ -55,7 +55,7 @@ class SimulatedEngine:
     def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
         """Take the config; `model.path` gives the tokenizer.
 
-        Request ids are `TRAJECTORY-TURN`, as in the agent loop. Tool calls go to `agentrl.simulation.tool`, with a random `seed`.
+        Request ids are `TRAJECTORY-TURN`, as in the agent loop. Tool calls go to the simulated tool, with a random `seed`.
         """
         self._model_path = model.path
         self._section = rollout.simulated
