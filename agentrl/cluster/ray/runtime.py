@@ -17,8 +17,7 @@ from ray._private import ray_constants
 from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
-from agentrl.cluster.ray.connect import join
-from agentrl.cluster.ray.job_environment import fields_of_job
+from agentrl.cluster.ray.connect import fields_of_job, join
 from agentrl.cluster.ray.lost_ray import is_closing
 from agentrl.cluster.ray.user_modules import stage, worker_path
 from agentrl.cluster.ray.worker_output import log_worker_output

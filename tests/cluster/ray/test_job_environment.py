@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from agentrl.cluster.ray.job_environment import fields_of_job, refused_fields
+from agentrl.cluster.ray.connect import fields_of_job, refused_fields
 from agentrl.cluster.ray.runtime import _runtime_env
 
 ROOT = Path(__file__).resolve().parents[3]
