@@ -12,9 +12,9 @@ import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
-from agentrl.config.flatten import flatten
 from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.places import check_folder, check_folder_or_url, check_name, check_names, is_url
+from agentrl.config.plain import flatten
 from agentrl.config.schema.checkpoint import StageSection
 from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.config.validation.ranges import Purpose, validate

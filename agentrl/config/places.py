@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from agentrl.config.flatten import flatten
+from agentrl.config.plain import flatten
 from agentrl.errors import ConfigError
 
 _BEGINS_AS_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.DOTALL)

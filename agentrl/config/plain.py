@@ -12,6 +12,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.errors import ConfigError
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as `{"section.key": value}`, to compare configs and to check every value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 class PlainConfig(BaseModel):
     """Base of these models: immutable, exact types, no unknown keys."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from agentrl.config.flatten import flatten
+from agentrl.config.plain import flatten
 from agentrl.config.schema.checkpoint import StageSection
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.class_path import import_by_path
-from agentrl.config.flatten import flatten
 from agentrl.config.load import find_config_file, load_run_config, resolve_path
+from agentrl.config.plain import flatten
 from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import ConfigError
 from tests.config.small_config import MINIMAL, refused

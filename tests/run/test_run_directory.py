@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from agentrl.checkpoints.store import RunState
-from agentrl.config.flatten import flatten
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.plain import flatten
 from agentrl.config.validation.ranges import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.run.directory import RunDirectory

@@ -7,9 +7,9 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from agentrl.config.chat_template import template_problems
-from agentrl.config.flatten import flatten
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
+from agentrl.config.plain import flatten
 from agentrl.config.schema.run import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.schema.update import UpdateSection
 from agentrl.config.shared_gpus import kv_memory_problems
