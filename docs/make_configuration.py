@@ -21,7 +21,7 @@ _SCHEMAS = (
     "agentrl/config/schema/checkpoint.py",
     "agentrl/config/schema/cluster.py",
     "agentrl/config/schema/reward.py",
-    "agentrl/config/schema/update.py",
+    "agentrl/config/schema/algorithm.py",
     "agentrl/config/schema/sft.py",
 )
 _PLAIN_CONFIGS = (

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 from omegaconf import MISSING
 
-from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
+from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection, UpdateSection
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.reward import RewardSection
-from agentrl.config.schema.update import UpdateSection
 
 DType = Literal["float32", "bfloat16"]
 """Values of `model.dtype` after `auto` is resolved."""

@@ -10,8 +10,8 @@ from agentrl.config.chat_template import template_problems
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
 from agentrl.config.plain import flatten
+from agentrl.config.schema.algorithm import UpdateSection
 from agentrl.config.schema.run import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
-from agentrl.config.schema.update import UpdateSection
 from agentrl.config.shared_gpus import kv_memory_problems
 from agentrl.config.validation.algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
 from agentrl.config.validation.parallelism import engine_problems, head_problems

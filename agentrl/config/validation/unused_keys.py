@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from agentrl.config.schema.algorithm import LoraSection
+from agentrl.config.schema.algorithm import LoraSection, UpdateSection
 from agentrl.config.schema.run import JudgeSection, RunConfig
-from agentrl.config.schema.update import UpdateSection
 
 
 def idle_judge_keys(judge: JudgeSection) -> list[str]:

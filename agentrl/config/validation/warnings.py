@@ -2,9 +2,8 @@
 
 import math
 
-from agentrl.config.schema.algorithm import POLICY_LOSS_NAMES
+from agentrl.config.schema.algorithm import POLICY_LOSS_NAMES, UpdateSection
 from agentrl.config.schema.run import RewardSection, RunConfig
-from agentrl.config.schema.update import UpdateSection
 from agentrl.config.validation.unused_keys import changed
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from agentrl.config.schema.update import UpdateSection
+from agentrl.config.schema.algorithm import UpdateSection
 
 
 def build_adamw(

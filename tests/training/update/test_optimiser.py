@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from agentrl.config.schema.update import UpdateSection
+from agentrl.config.schema.algorithm import UpdateSection
 from agentrl.training.update.optimiser import (
     apply_gradients,
     build_adamw,
