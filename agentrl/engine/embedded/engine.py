@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import torch
 
-from agentrl.engine.base import EngineStats
+from agentrl.engine.base import EngineStats, check_request
 from agentrl.engine.embedded.model import LanguageModel
 from agentrl.engine.embedded.scheduler import BatchScheduler, Request
-from agentrl.engine.request_check import check_request
 from agentrl.engine.stop_strings import StopStrings
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.models.tokenizer import text_decoder

@@ -21,9 +21,8 @@ from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMiss
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
-from agentrl.engine.base import EngineStats
+from agentrl.engine.base import EngineStats, check_request
 from agentrl.engine.embedded.weight_check import check_weights
-from agentrl.engine.request_check import check_request
 from agentrl.engine.vllm.arguments import (
     ModelFacts,
     engine_arguments,
