@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from agentrl.engine.embedded.resident_weights import ResidentWeights
-from agentrl.engine.embedded.weight_check import check_weights
+from agentrl.engine.embedded.resident_weights import ResidentWeights, check_weights
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import LoraBase, TensorSpec, Transport, WeightSource
 from agentrl.weight_sync.lora_factors import merged_tensors, whole_model

@@ -22,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats, check_request
-from agentrl.engine.embedded.weight_check import check_weights
+from agentrl.engine.embedded.resident_weights import check_weights
 from agentrl.engine.vllm.arguments import (
     ModelFacts,
     engine_arguments,
