@@ -18,10 +18,9 @@ from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.delivery import CLOSED, Delivery
+from agentrl.judge.delivery import CLOSED, Delivery, Pending, fail
 from agentrl.judge.failures import NotJudgedError, RefusedError
 from agentrl.judge.hosts import JudgeHosts
-from agentrl.judge.pending import Pending, fail
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.waits import note_judge_wait
 from agentrl.types import Deadline
