@@ -23,8 +23,7 @@ from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_traj
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
-from agentrl.judge.stats import JudgeStats
-from agentrl.judge.waits import judge_waits
+from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
 from agentrl.rewards.answers.stats import AnswerStats

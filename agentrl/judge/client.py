@@ -21,8 +21,7 @@ from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.delivery import CLOSED, Delivery, Pending, fail
 from agentrl.judge.failures import NotJudgedError, RefusedError
 from agentrl.judge.hosts import JudgeHosts
-from agentrl.judge.stats import JudgeStats
-from agentrl.judge.waits import note_judge_wait
+from agentrl.judge.stats import JudgeStats, note_judge_wait
 from agentrl.types import Deadline
 from code_judge_server.schemas import Health, Submission, Verdict
 

@@ -1,8 +1,29 @@
 """Counters of a judge client, as plain data for the metrics."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+
+_heard_s: ContextVar[list[float] | None] = ContextVar("judge_waits_s", default=None)
+
+
+@contextlib.contextmanager
+def judge_waits() -> Iterator[list[float]]:
+    """Yield a list to which every answered call adds its seconds in the queue, also calls of tasks begun inside."""
+    waits_s: list[float] = []
+    token = _heard_s.set(waits_s)
+    try:
+        yield waits_s
+    finally:
+        _heard_s.reset(token)
+
+
+def note_judge_wait(wait_s: float) -> None:
+    """Add the wait of one call to the current context's list."""
+    if (waits_s := _heard_s.get()) is not None:
+        waits_s.append(wait_s)
 
 
 @dataclass(slots=True, kw_only=True)

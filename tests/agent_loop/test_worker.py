@@ -20,7 +20,7 @@ from agentrl.errors import (
     RolloutError,
     ToolError,
 )
-from agentrl.judge.waits import note_judge_wait
+from agentrl.judge.stats import note_judge_wait
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Deadline, Failure, FailureClass, Prompt, Termination, ToolResult, ToolStatus, Turn

@@ -9,7 +9,7 @@ from fake_judge import Behaviour, FakeJudge, echo, expected, reply, run_all, ser
 
 from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.client import InvalidSubmissionError, JudgeClient
-from agentrl.judge.waits import judge_waits
+from agentrl.judge.stats import judge_waits
 from agentrl.types import Deadline
 from code_judge_server.schemas import SubmissionBatch, Verdict, VerdictStatus
 
