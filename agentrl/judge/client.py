@@ -19,9 +19,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.delivery import CLOSED, Delivery, Pending, fail
-from agentrl.judge.failures import NotJudgedError, RefusedError
 from agentrl.judge.hosts import JudgeHosts
 from agentrl.judge.stats import JudgeStats, note_judge_wait
+from agentrl.judge.transport import NotJudgedError, RefusedError
 from agentrl.types import Deadline
 from code_judge_server.schemas import Health, Submission, Verdict
 

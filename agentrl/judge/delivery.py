@@ -13,10 +13,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.failures import NotJudgedError, RefusedError
 from agentrl.judge.host import Host
 from agentrl.judge.hosts import JudgeHosts
 from agentrl.judge.stats import JudgeStats
+from agentrl.judge.transport import NotJudgedError, RefusedError
 from agentrl.types import Deadline
 from code_judge_server.schemas import Submission, SubmissionBatch, Verdict, VerdictStatus
 

@@ -13,9 +13,8 @@ from contextlib import aclosing
 from typing import Any
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.failures import BrokenError, BusyError, NotJudgedError, RefusedError
 from agentrl.judge.host import Host, is_on_this_machine
-from agentrl.judge.transport import Transport
+from agentrl.judge.transport import BrokenError, BusyError, NotJudgedError, RefusedError, Transport
 from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 
 logger = logging.getLogger(__name__)
