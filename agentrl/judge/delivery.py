@@ -13,8 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.host import Host
-from agentrl.judge.hosts import JudgeHosts
+from agentrl.judge.hosts import Host, JudgeHosts
 from agentrl.judge.stats import JudgeStats
 from agentrl.judge.transport import NotJudgedError, RefusedError
 from agentrl.types import Deadline

@@ -9,7 +9,7 @@ from aiohttp import web
 from fake_judge import FakeJudge, echo, expected, reply, run_all, serving, until, verdict
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.host import Host, is_on_this_machine
+from agentrl.judge.hosts import Host, is_on_this_machine
 from agentrl.types import Deadline
 from code_judge_server.schemas import SubmissionBatch, VerdictStatus
 
