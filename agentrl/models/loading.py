@@ -1,12 +1,86 @@
 """Loading of a folder's language model, with all of its weights."""
 
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.models.absent_weights import require_weights
-from agentrl.models.loading_errors import refuse_unloadable
+from agentrl.errors import ConfigError
+from agentrl.models.absent_weights import named, require_weights
+
+_ARCHITECTURE = re.compile(r"configuration class <class '[\w.]*\.(\w+)Config'>")
+
+
+@contextmanager
+def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iterator[None]:
+    """Translate errors of loading a model inside.
+
+    Args:
+        kind: kind of model, with its article.
+        path: folder, or name on the hub.
+        key: config key that names it.
+        attention: name of the attention that the model is to use.
+
+    Raises:
+        ConfigError: loading failed.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        refuse_incomplete(error, f"`{key}`: {path}")
+        where = f"`{key}`: cannot load {kind} from {path}"
+        if isinstance(error, KeyError) and error.args == (attention,):
+            raise ConfigError(
+                f"{where}: its architecture takes no other attention than its own ({error!r}); use another architecture"
+            ) from error
+        if "Unrecognized configuration class" in str(error):
+            architecture = _ARCHITECTURE.search(str(error))
+            raise ConfigError(
+                f"{where}: transformers has none of its architecture{f' (`{architecture[1]}`)' if architecture else ''}. "
+                "Name a folder of a decoder, such as Qwen3 or Llama"
+            ) from error
+        if "does not recognize this architecture" in str(error):
+            raise ConfigError(
+                f"{where}: this version of transformers does not know its architecture. Use another model, or a version that "
+                "knows it"
+            ) from error
+        if "custom code" in str(error):
+            raise ConfigError(
+                f"{where}: its architecture is code in that folder, which is never run (`trust_remote_code`). Use an "
+                "architecture that transformers has"
+            ) from error
+        needs_class = not isinstance(error, OSError | ValueError | RuntimeError)
+        message = f"{type(error).__name__}: " if needs_class else ""
+        message += " ".join(str(error).split())
+        raise ConfigError(
+            f"{where}: {message.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads"
+        ) from error
+
+
+def refuse_incomplete(error: Exception, where: str) -> None:
+    """Refuse a folder if `error` is that transformers could not build weights of its tensors, such as stacked experts.
+
+    Args:
+        error: exception of transformers.
+        where: config key and folder.
+
+    Raises:
+        ConfigError: it is; the error names the weights.
+    """
+    # Only the frame that raised it has their names.
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    failed = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None)
+    if failed:
+        raise ConfigError(
+            f"{where} has only a part of what makes up {named(failed)}, such as some of the experts. Save the whole model "
+            "with `save_pretrained`"
+        ) from error
 
 
 def load_causal_lm(
