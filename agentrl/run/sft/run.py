@@ -18,11 +18,10 @@ from agentrl.checkpoints.store import RunState
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
-from agentrl.observability.metrics import MetricsLogger
+from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
 from agentrl.observability.metrics_file import read_metrics
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.reports.text_curve import loss_curve
-from agentrl.observability.step_line import SFT_COLUMNS
 from agentrl.run.preflight.models.dtype import chosen_dtype
 from agentrl.run.preflight.models.folders import check_architecture, check_lora, check_model_path, check_weights_of
 from agentrl.run.resumable_folder import ResumableFolder
