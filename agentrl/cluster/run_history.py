@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.observability.reports.survived import count_survived
+from agentrl.observability.metrics_file import count_survived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema.run import RunConfig
-from agentrl.observability.reports.survived import describe_survived
+from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
 from agentrl.run.fingerprints import CODE, digest_of
 from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, changed_inputs, content_of, refuse_other_inputs

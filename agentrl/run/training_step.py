@@ -13,10 +13,10 @@ from agentrl.checkpoints.store import RunState, lost_reference
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import DamagedCheckpointError, RolloutError
+from agentrl.observability.metrics_file import count_survived
 from agentrl.observability.reports.failure import warn_of_failures
 from agentrl.observability.reports.reward import reward_warnings
 from agentrl.observability.reports.reward_curve import draw_reward_curve
-from agentrl.observability.reports.survived import count_survived
 from agentrl.observability.reports.tools import describe_failing_tools
 from agentrl.observability.rollout_metrics import summarise
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics

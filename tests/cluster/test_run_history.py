@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from agentrl.cluster.run_history import RunHistory
-from agentrl.observability.metrics_file import MetricsFile
-from agentrl.observability.reports.survived import count_survived
+from agentrl.observability.metrics_file import MetricsFile, count_survived
 
 
 def test_a_death_before_the_first_row_of_a_command_is_added_to_those_of_the_commands_before_it(tmp_path: Path):

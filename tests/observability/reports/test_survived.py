@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from agentrl.observability.metrics_file import MetricsFile
-from agentrl.observability.reports.survived import count_survived, describe_survived
+from agentrl.observability.metrics_file import MetricsFile, count_survived, describe_survived
 
 NOTHING = {"actor/restarts": 0, "rollout/engine_deaths": 0, "cluster/extra_role_deaths": 0, "cluster/nodes_lost": 0}
 
