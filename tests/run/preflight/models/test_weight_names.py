@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.models.hf_folder import tensor_shapes
-from agentrl.run.preflight.models.weight_names import is_plainly_whole
+from agentrl.run.preflight.models.folders import is_plainly_whole
 
 POLICY = Path(__file__).resolve().parents[4] / "examples" / "arithmetic" / "policy"
 NAMES = frozenset(tensor_shapes(POLICY))
