@@ -16,8 +16,7 @@ from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.layout import layout
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import CheckpointError, WorkerError
-from agentrl.training.update.scores import score_metrics, with_scores
-from agentrl.training.update.update_plan import plan_scoring, plan_update
+from agentrl.training.update.update_plan import plan_scoring, plan_update, score_metrics, with_scores
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
 

@@ -15,7 +15,7 @@ from agentrl.training.model.sharded_model import open_classifier
 from agentrl.training.parallel import Parallel, full_tensors
 from agentrl.training.reward_model import RewardModel
 from agentrl.training.role import RoleContext
-from agentrl.training.update.scores import score_metrics, with_scores
+from agentrl.training.update.update_plan import score_metrics, with_scores
 from tests.training.training_cases import alone, make_group
 
 GROUP = make_group(random.Random(0), "p", 6)
