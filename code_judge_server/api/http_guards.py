@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import RejectedError, rejection, wrong_fields_error
 from code_judge_server.api.limits.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
 from code_judge_server.api.limits.sent_replies import HeldReply, hold_until_sent
@@ -23,6 +22,19 @@ from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
 
 logger = logging.getLogger(__name__)
+
+
+_MAX_CHARS = 256
+
+
+def client_of(scope: Scope) -> str:
+    """Return the header `Judge-Client`, else the address of the peer."""
+    for name, value in scope["headers"]:
+        if name == b"judge-client" and value:
+            return value.decode("latin-1")[:_MAX_CHARS]
+    peer = scope.get("client")
+    return peer[0] if peer else ""
+
 
 Result = TypeVar("Result")
 

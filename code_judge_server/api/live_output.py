@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
-from code_judge_server.api.http_guards import DirectJsonRoute
+from code_judge_server.api.http_guards import DirectJsonRoute, client_of
 from code_judge_server.api.limits.sent_replies import after_each_piece
 from code_judge_server.api.native_api import refuse_wrong_submissions
 from code_judge_server.api.verdict_replies import json_line

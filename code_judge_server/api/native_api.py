@@ -6,9 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from code_judge_server.api.bounded_batch import bounded_batch
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
-from code_judge_server.api.http_guards import DirectJsonRoute
+from code_judge_server.api.http_guards import DirectJsonRoute, client_of
 from code_judge_server.api.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
 from code_judge_server.languages import LanguageRules, wrong_fields
 from code_judge_server.metrics import Metrics

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from code_judge_server.api.client_name import client_of
-from code_judge_server.api.http_guards import disconnected
+from code_judge_server.api.http_guards import client_of, disconnected
 from code_judge_server.api.limits.sent_replies import after_each_piece
 from code_judge_server.queueing.pending_batch import PendingBatch
 from code_judge_server.schemas import Verdict, VerdictStatus

@@ -12,9 +12,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
-from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
+from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect, client_of
 from code_judge_server.api.limits.sent_replies import until_sent
 from code_judge_server.compatible import notebook_driver
 from code_judge_server.compatible.sandbox_fusion_results import (

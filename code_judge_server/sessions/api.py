@@ -5,9 +5,8 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError, rejection
-from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect
+from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect, client_of
 from code_judge_server.api.limits.sent_replies import until_sent
 from code_judge_server.schemas import Rejection
 from code_judge_server.sessions.manager import (

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from code_judge_server.api.client_name import client_of
 from code_judge_server.api.http_errors import RejectedError, rejection
-from code_judge_server.api.http_guards import OPEN_PATHS
+from code_judge_server.api.http_guards import OPEN_PATHS, client_of
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 
 _ARRIVAL_TIMEOUT_S = 120.0
