@@ -1,11 +1,11 @@
 """The native endpoints: single submissions, batches, streams, and the state of the server."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, FailFast, Field, create_model
 
-from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS, RejectedError
 from code_judge_server.api.http_guards import DirectJsonRoute, client_of
 from code_judge_server.api.verdict_replies import NDJSON, BatchReply, SingleReply, StreamReply
@@ -23,6 +23,21 @@ from code_judge_server.schemas import (
     VerdictBatch,
 )
 from code_judge_server.settings import Settings
+
+_Batch = TypeVar("_Batch", bound=BaseModel)
+
+
+def bounded_batch(batch: type[_Batch], max_items: int) -> type[_Batch]:
+    """Return the batch model of this server; it validates at most `max_items` items and stops at the first wrong one.
+
+    Args:
+        batch: A format whose field `submissions` is a list.
+        max_items: Most submissions in one.
+    """
+    items = batch.model_fields["submissions"].annotation
+    submissions: Any = Annotated[items, FailFast(), Field(min_length=1, max_length=max_items)]
+    return create_model(batch.__name__, __base__=batch, submissions=(submissions, ...))
+
 
 _CLIENT_HEADER: dict[str, Any] = {
     "parameters": [

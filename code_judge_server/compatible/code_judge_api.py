@@ -9,10 +9,10 @@ from collections.abc import Collection
 
 from fastapi import APIRouter, Request
 
-from code_judge_server.api.bounded_batch import bounded_batch
 from code_judge_server.api.http_errors import DOCUMENTED_REFUSALS
 from code_judge_server.api.http_guards import StrictJsonRoute, cancel_on_disconnect, client_of
 from code_judge_server.api.limits.sent_replies import until_sent
+from code_judge_server.api.native_api import bounded_batch
 from code_judge_server.compatible.code_judge_schemas import (
     CodeJudgeBatch,
     CodeJudgeJudgement,
