@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from code_judge_server import __version__
+from code_judge_server.api.docs_page import add_docs_page, document_refusals
 from code_judge_server.api.http_errors import install_error_handlers
 from code_judge_server.api.http_guards import CountRequests, RequireLocalHost, RequireToken
 from code_judge_server.api.limits.body_limit import LimitBody
 from code_judge_server.api.live_output import live_router
 from code_judge_server.api.native_api import state_router, submission_router
-from code_judge_server.api.openapi_page import add_docs_page, document_refusals
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
 from code_judge_server.judging.judge import Judge, create_judge
