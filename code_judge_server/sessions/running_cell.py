@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from code_judge_server.jail_executor.meters import Usage
-from code_judge_server.jail_executor.output_stream import OutputStream
 from code_judge_server.jail_executor.private_slot import PrivateSlot
+from code_judge_server.jail_executor.running_job import OutputStream
 from code_judge_server.jail_executor.sealed_files import seal, with_names
 from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import JobLimits, Outcome, Spent
