@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
+from code_judge_server.queueing.queue import DrainingError, QueueFullError
 from code_judge_server.queueing.scheduler import JudgeFailedError
 from code_judge_server.schemas import FieldError, Rejection
 

@@ -10,13 +10,27 @@ from code_judge_server.judging.judge import Judge
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.idempotency import Idempotency, content_key
 from code_judge_server.queueing.pending_batch import PendingBatch
-from code_judge_server.queueing.queue_errors import DrainingError, QueueFullError
 from code_judge_server.queueing.queued_run import QueuedRun, Work
 from code_judge_server.queueing.scheduler import Scheduler
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 from code_judge_server.settings import MIB, Settings
+
+
+class _NotAcceptedError(Exception):
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFullError(_NotAcceptedError):
+    """The queue has no room; there should be some after `retry_after_s`."""
+
+
+class DrainingError(_NotAcceptedError):
+    """The server is stopping; another should have replaced it after `retry_after_s`."""
+
 
 _MAX_RETRY_AFTER_S = 60
 _MAX_DEADLINE_S = 366 * 86400.0

@@ -8,8 +8,7 @@ import pytest
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
 from code_judge_server.queueing.pending_batch import PendingBatch
-from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.queueing.queue_errors import QueueFullError
+from code_judge_server.queueing.queue import QueueFullError, SubmissionQueue
 
 
 def held(queue: SubmissionQueue) -> list[object]:
