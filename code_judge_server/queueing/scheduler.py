@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from code_judge_server.judging.judge import Judge
-from code_judge_server.queueing.fair_queue import FairQueue
+from code_judge_server.queueing.fair_queue import FairQueue, RunTimes
 from code_judge_server.queueing.queued_run import QueuedRun
-from code_judge_server.queueing.run_times import RunTimes
 from code_judge_server.queueing.shared_capacity import SharedCapacity
 from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import Verdict

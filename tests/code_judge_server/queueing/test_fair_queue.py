@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from code_judge_server.queueing.fair_queue import FairQueue
+from code_judge_server.queueing.fair_queue import FairQueue, RunTimes
 from code_judge_server.queueing.queued_run import QueuedRun
-from code_judge_server.queueing.run_times import RunTimes
 from code_judge_server.schemas import Submission, TestCase
 
 
