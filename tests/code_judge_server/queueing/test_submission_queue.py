@@ -10,9 +10,9 @@ from judge_process import until
 from scripted_executor import ScriptedExecutor, queue_on, settle, submissions
 
 from code_judge_server.queueing.fair_queue import RunTimes
+from code_judge_server.queueing.pending_batch import without_outputs
 from code_judge_server.queueing.queue import DrainingError, QueueFullError
 from code_judge_server.queueing.scheduler import JudgeFailedError
-from code_judge_server.queueing.verdict_size import without_outputs
 from code_judge_server.schemas import IsolationTier, Submission, TestCase, Verdict, VerdictStatus
 
 
