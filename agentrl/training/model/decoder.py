@@ -30,9 +30,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.config.chat_template import read_chat_template
 from agentrl.errors import ConfigError
-from agentrl.models.absent_weights import require_weights
 from agentrl.models.attention_support import unsupported_attention
-from agentrl.models.loading import load_causal_lm, refuse_unloadable
+from agentrl.models.loading import load_causal_lm, refuse_unloadable, require_weights
 from agentrl.training.attention.packed import packed_attention
 from agentrl.training.model.flops import ModelShape
 

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from agentrl.config.schema.run import ModelSection
-from agentrl.models.absent_weights import require_weights
-from agentrl.models.loading import refuse_incomplete
+from agentrl.models.loading import refuse_incomplete, require_weights
 from agentrl.training.architecture_trial import require_packable
 from agentrl.training.model.decoder import decoder_layers, outline_classifier, outline_model
 from agentrl.training.model.router_balance import require_router_loss
