@@ -25,7 +25,7 @@ from agentrl.training.model.flops import measured_peak_flops, synchronize
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
 from agentrl.training.model.sharded_model import open_model, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import (
     MicroBatch,
     PackedTokens,

@@ -20,7 +20,7 @@ from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.model.decoder import shape_of
 from agentrl.training.model.scalar_model import value_model
 from agentrl.training.model.sharded_model import open_model, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, plan_rows
 from agentrl.training.packing.sequence_parallel import SequenceGroup
 from agentrl.training.packing.sequences import TokenInputs

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import load_weights
 from agentrl.training.model.sharded_model import open_model, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens
 from agentrl.training.role import RoleContext
 from agentrl.training.scoring.token_logprobs import score_tokens

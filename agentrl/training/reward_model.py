@@ -7,7 +7,7 @@ import torch
 
 from agentrl.training.model.scalar_model import classifier_model, whole_sequence
 from agentrl.training.model.sharded_model import open_classifier, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import empty_tokens, fill_up, plan_rows
 from agentrl.training.role import RoleContext
 from agentrl.types import Trajectory

@@ -13,7 +13,7 @@ from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.model.decoder import decoder_layers, export_model, load_model, recompute_activations
 from agentrl.training.model.sharded_loading import materialise
 from agentrl.training.model.sharded_model import OpenedModel, open_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.parallel import Parallel, ParallelContext, full_tensors

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from agentrl.training.model.decoder import shape_of
 from agentrl.training.model.flops import measured_peak_flops
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.scoring.chunked_logits import vocabulary_scores
 from agentrl.training.update.optimiser import apply_gradients, build_adamw

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import load_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.scoring.token_logprobs import score_tokens
 from benchmarks.training.workload import make_groups, save_model

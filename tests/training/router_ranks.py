@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import decoder_layers, load_model
 from agentrl.training.model.router_replay import replay_routing
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import empty_micro_batch, fill_up, pack_tokens, pack_trajectories
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens

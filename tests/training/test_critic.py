@@ -14,7 +14,7 @@ from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.training.critic import Critic
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.scalar_model import value_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import plan_rows
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.packing.balance import Packing, balanced_bins
-from agentrl.training.packing.families import Family, families_of
+from agentrl.training.packing.families import Family, Packing, balanced_bins, families_of
 from agentrl.training.packing.row_layout import RowLayout, SharedPrefix, row_layout
 from agentrl.training.packing.sequence_parallel import RowPart, SequenceGroup
 from agentrl.training.packing.sequences import TokenInputs, TokenisedExample, TokenSequence

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, plan_rows
 from agentrl.training.parallel import Parallel
 from agentrl.types import Trajectory

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.training.model.decoder import compile_layers, load_model, recompute_activations
 from agentrl.training.model.scalar_model import value_model
 from agentrl.training.model.sharded_model import open_model, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens

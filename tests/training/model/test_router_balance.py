@@ -16,7 +16,7 @@ from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import decoder_layers, load_model
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_examples
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
 from agentrl.training.model.router_replay import replay_routing
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import empty_tokens, pack_examples, pack_tokens
 from agentrl.training.packing.sequence_parallel import SequenceGroup
 from agentrl.training.packing.sequences import TokenInputs

@@ -4,7 +4,7 @@ import random
 import pytest
 import torch
 
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import empty_micro_batch, fill_up, pack_examples, pack_tokens, pack_trajectories
 from agentrl.training.packing.sequences import TokenisedExample
 from tests.training.training_cases import make_trajectory

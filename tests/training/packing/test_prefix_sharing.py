@@ -12,8 +12,7 @@ from agentrl.config.schema.run import ModelSection
 from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.flops import ModelShape
-from agentrl.training.packing.balance import Packing, balanced_bins
-from agentrl.training.packing.families import Family, SequenceCost, families_of
+from agentrl.training.packing.families import Family, Packing, SequenceCost, balanced_bins, families_of
 from agentrl.training.packing.packing import pack_tokens, pack_trajectories, plan_rows
 from agentrl.training.packing.row_layout import row_layout
 from agentrl.training.packing.sequences import TokenisedExample

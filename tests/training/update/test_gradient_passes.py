@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.config.schema.run import ActorSection, ModelSection
 from agentrl.training.model.decoder import decoder_layers
 from agentrl.training.model.sharded_model import open_model, shard_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens

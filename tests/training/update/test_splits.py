@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import load_model
-from agentrl.training.packing.balance import Packing
+from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import pack_trajectories
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store
