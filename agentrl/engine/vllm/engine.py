@@ -12,12 +12,12 @@ from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
 import torch
-from vllm import SamplingParams as VllmSamplingParams  # pyright: ignore[reportMissingImports]
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
 from vllm.inputs.engine import tokens_input  # pyright: ignore[reportMissingImports]
 from vllm.logprobs import FlatLogprobs  # pyright: ignore[reportMissingImports]
 from vllm.outputs import RequestOutput  # pyright: ignore[reportMissingImports]
 from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+from vllm.sampling_params import SamplingParams as VllmSamplingParams  # pyright: ignore[reportMissingImports]
 from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
