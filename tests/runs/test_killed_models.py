@@ -6,6 +6,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,19 @@ _NUM_STEPS = 10
 
 @pytest.fixture(scope="module")
 def outcome() -> Iterator[Outcome]:
-    """One PPO run with a kill in every second step: two steps are made again at most, and no death falls into a restart."""
+    with played(prompts_per_step=8) as outcome:
+        yield outcome
+
+
+@contextmanager
+def played(*, prompts_per_step: int) -> Iterator[Outcome]:
+    """Give one PPO run with a kill in every second step: two steps are made again at most, and no death falls into a restart."""
     rng = random.Random(7)
     kills = [Kill(victim=victim, step=2 + 2 * index, moment=rng.random()) for index, victim in enumerate(_MODELS)]
-    overrides = [*places({"actor_ref": 2, "critic_reward": 1, "rollout": 1}), "rollout.prompts_per_step=48"]
+    overrides = [
+        *places({"actor_ref": 2, "critic_reward": 1, "rollout": 1}),
+        f"rollout.prompts_per_step={prompts_per_step}",
+    ]
     overrides += [f"validation.every_steps={_NUM_STEPS}"]
     folder = Path(tempfile.mkdtemp(prefix="k-"))
     try:
@@ -47,10 +57,11 @@ def test_every_step_ends_once_whichever_model_dies_and_nothing_is_lost_or_left(o
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1600)
-def test_the_run_learns_in_spite_of_the_deaths(outcome: Outcome):
-    learnt = outcome.learnt
+def test_the_run_learns_in_spite_of_the_deaths():
+    with played(prompts_per_step=48) as outcome:
+        learnt = outcome.learnt
     assert learnt is not None
     assert learnt.last > learnt.first + STANDARD_ERRORS * math.sqrt(2) * learnt.stderr
 

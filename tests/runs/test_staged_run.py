@@ -88,7 +88,8 @@ def rolled_out(run_dir: Path, step: int) -> set[tuple[str, float | None]]:
     return {(trajectory.trajectory_id, trajectory.reward) for trajectory in read_trajectories(file)}
 
 
-@pytest.mark.parametrize("killed_after", [[2], pytest.param([2, 3], marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("killed_after", [[2], [2, 3]])
 def test_a_run_that_is_killed_between_its_stages_or_within_one_learns_as_if_nothing_had_been(
     run_dir: Path, tmp_path: Path, killed_after: list[int]
 ):
