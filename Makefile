@@ -8,8 +8,8 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 VLLM_TORCH := 2.13.0+cpu
 # Images often set it, and then each of the hundreds of processes of the tests compiles agentrl anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Four processes keep two cores busy, since many tests wait; each has its own judges and its own Ray. A file stays together.
-IN_PARALLEL = $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Three processes keep two cores busy, since many tests wait; each has its own judges and its own Ray. A file stays together.
+IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ALONE = $(BIN)/python -m pytest $$(grep -rlF --include='test_*.py' pytest.mark.alone tests)
 
 .PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
@@ -57,11 +57,11 @@ demo-real: smollm2
 	$(BIN)/python -m agentrl.runners.rstar2 examples/smollm2/run.yaml
 
 test: $(STAMP)
-	$(IN_PARALLEL) -m 'not slow and not soak and not gpu and not alone'
+	$(IN_THREE) -m 'not slow and not soak and not gpu and not alone'
 	$(ALONE) -m 'alone and not slow'
 
 test-all: vllm
-	$(IN_PARALLEL) -m 'not soak and not gpu and not alone'
+	$(IN_THREE) -m 'not soak and not gpu and not alone'
 	$(ALONE) -m alone
 
 test-vllm: vllm
