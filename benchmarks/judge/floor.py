@@ -120,7 +120,7 @@ def timers() -> Iterator[list[Timer]]:
 
 
 def _preloaded(modules: Sequence[str]) -> list[str]:
-    load = f"from code_judge_server.jail import preload\npreload.load({list(modules)!r})\n"
+    load = f"from code_judge_server.jail.launch import preload\npreload.load({list(modules)!r})\n"
     return [sys.executable, "-c", load + _PYTHON_TIMER]
 
 

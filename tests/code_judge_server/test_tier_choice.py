@@ -88,7 +88,11 @@ def test_a_path_in_a_folder_of_each_programs_own_is_refused_by_name() -> None:
 def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", f"{folder}/env"], check=True)
-        program = "from code_judge_server.jail import canary_job, plan; print(canary_job.run(plan.IsolationTier.B))"
+        program = (
+            "from code_judge_server.jail.probe import canary_job\n"
+            "from code_judge_server.schemas import IsolationTier\n"
+            "print(canary_job.run(IsolationTier.B))"
+        )
         search_path = os.pathsep.join(filter(None, sys.path))
         command = [f"{folder}/env/bin/python", "-c", program]
         done = subprocess.run(command, env={"PYTHONPATH": search_path}, capture_output=True, text=True, check=True)

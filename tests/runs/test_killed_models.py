@@ -27,7 +27,7 @@ def outcome() -> Iterator[Outcome]:
 
 @contextmanager
 def played(*, prompts_per_step: int) -> Iterator[Outcome]:
-    """Give one PPO run with a kill in every second step: two steps are made again at most, and no death falls into a restart."""
+    """Give a PPO run with a kill in every second step: two steps are made again at most, and no death falls into a restart."""
     rng = random.Random(7)
     kills = [Kill(victim=victim, step=2 + 2 * index, moment=rng.random()) for index, victim in enumerate(_MODELS)]
     overrides = [

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from code_judge_server.jail.kernel import proc_files, seccomp_filter
+from code_judge_server.jail.native import compiled
 from code_judge_server.jail.python import process_sharing
 
 PUT_ON = """
@@ -136,5 +137,5 @@ def test_a_region_of_semaphores_may_be_as_large_as_the_filter_lets_it_be() -> No
 
 
 def test_the_helper_has_room_for_as_much_meminfo_as_the_slot_sends() -> None:
-    source = Path(seccomp_filter.__file__).with_name("namespace_init.c").read_text()
+    source = Path(compiled.__file__).with_name("namespace_init.c").read_text()
     assert f"#define MEMINFO_MAX_BYTES {proc_files.MEMINFO_MAX_BYTES} " in source
