@@ -38,7 +38,7 @@ def check_algorithm_functions(algorithm: AlgorithmSection, *, has_critic: bool) 
     if not _has_own(algorithm):
         return []
     # It imports torch, which a driver without functions of the user's own does not need.
-    from agentrl.training.update.user_functions import try_functions
+    from agentrl.training.update.function_trial import try_functions
 
     return try_functions(algorithm)
 
