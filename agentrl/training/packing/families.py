@@ -4,12 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from agentrl.training.packing.sequences import TokenSequence
-
-if TYPE_CHECKING:
-    from agentrl.training.packing.sequences import TokenSequence
 
 _MIN_SHARED = 8
 """Minimum length of a shared prefix; shorter ones are not worth the extra attention calls."""
@@ -54,7 +50,7 @@ class SequenceCost:
         return family.num_tokens(lengths) + squares / self.quadratic_length
 
 
-def families_of(sequences: "Sequence[TokenSequence]", *, max_tokens: int, share_prefixes: bool) -> list[Family]:
+def families_of(sequences: Sequence[TokenSequence], *, max_tokens: int, share_prefixes: bool) -> list[Family]:
     """Group sequences by common prefix; a family of more than `max_tokens` is divided, each part with its own prefix.
 
     Sequences of one prompt, which agree up to the first sampled token, form a family, and may share more than the prompt.
@@ -92,7 +88,7 @@ def _with_common_context(numbers: Sequence[int], ids: Sequence[list[int]]) -> li
     return groups
 
 
-def _prompt_of(sequence: "TokenSequence") -> list[int]:
+def _prompt_of(sequence: TokenSequence) -> list[int]:
     sampled = sequence.response_mask.index(1) if 1 in sequence.response_mask else len(sequence.token_ids)
     return sequence.token_ids[:sampled]
 
@@ -138,7 +134,7 @@ class Packing:
 
 
 def balanced_bins(
-    families: Sequence[Family], sequences: "Sequence[TokenSequence]", packing: Packing, *, min_bins: int = 0
+    families: Sequence[Family], sequences: Sequence[TokenSequence], packing: Packing, *, min_bins: int = 0
 ) -> list[list[Family]]:
     """Distribute families over as few rows as first-fit decreasing finds, with balanced costs.
 
