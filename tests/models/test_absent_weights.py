@@ -27,7 +27,7 @@ from agentrl.config.sft_load import load_sft_config
 from agentrl.config.validation.ranges import Purpose
 from agentrl.engine.embedded.model import LanguageModel
 from agentrl.errors import ConfigError
-from agentrl.models.hf_folder import tensor_shapes
+from agentrl.models.weight_files import tensor_shapes
 from agentrl.run.plan import prepare, prepare_evaluation
 from agentrl.run.preflight.models.folders import check_weights
 from agentrl.run.sft.run import prepare as prepare_warm_start

@@ -16,8 +16,8 @@ from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.attention_support import TESTED, exact_positions, has_sinks, num_positions, unsupported_attention
-from agentrl.models.hf_folder import tensor_shapes
 from agentrl.models.tokenizer import read_model_file
+from agentrl.models.weight_files import tensor_shapes
 from agentrl.run.preflight.models.hub import require_hub_model
 from agentrl.run.preflight.models.settings import check_model_settings, check_token_ids
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.models.hf_folder import tensor_shapes
+from agentrl.models.weight_files import tensor_shapes
 from agentrl.run.preflight.models.folders import is_plainly_whole
 
 POLICY = Path(__file__).resolve().parents[4] / "examples" / "arithmetic" / "policy"
