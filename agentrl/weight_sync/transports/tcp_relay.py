@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.transports.shared_memory import new_buffer, open_buffer
+from agentrl.weight_sync.transports.buffer import new_buffer, open_buffer
 
 _NUM_CONNECTIONS = 4
 """A single connection does not fill a fast network."""
