@@ -1,4 +1,4 @@
-"""Transfer of weights through memory that the processes of one machine share.
+"""Transfer of weights through memory that the processes of one machine share (`buffer`).
 
 The memory is mapped once, and the next version overwrites the last: publish only when every engine has read the last one.
 Unchanged tensors are not written.
