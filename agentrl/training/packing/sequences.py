@@ -1,4 +1,4 @@
-"""Results of other components about a trajectory, as inputs of training."""
+"""Inputs of training: sequences of tokens, and results of other components about them."""
 
 from dataclasses import dataclass
 from typing import Protocol
