@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from code_judge_server.jail.probe.canaries import find_tier
 
@@ -71,21 +73,62 @@ ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTW
 """A run here has the bytecode that the one before it made, as that of a user who lets pip make it."""
 
 
-def install(folder: Path, wheel: Path, extras: str) -> Path:
+def pip_install(folder: Path, wheel: Path, extras: Sequence[str]) -> Path:
     """Return the interpreter of an environment that holds the wheel and what it declares, in the pinned versions."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = new_environment(folder)
     # Without `--no-compile` most of the time goes to bytecode that nothing here imports.
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    done = subprocess.run(
-        [*command, f"{wheel}{extras}", "--constraint", ROOT / "constraints.txt"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    target = f"{wheel}[{','.join(extras)}]"
+    subprocess.run([*command, target, "--constraint", ROOT / "constraints.txt"], check=True, timeout=900)
     return python
+
+
+def link_install(folder: Path, wheel: Path, extras: Sequence[str]) -> Path:
+    """Return the same, with the packages of this environment as hard links: only those that the wheel declares."""
+    python = new_environment(folder)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel]
+    subprocess.run(command, check=True)
+    [site_packages] = folder.glob("lib/python*/site-packages")
+    [wheel_info] = site_packages.glob("agentrl-*.dist-info")
+    for distribution in declared(Distribution.at(wheel_info), extras):
+        for name in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
+            source, target = Path(str(distribution.locate_file(name))), site_packages / name
+            if source.is_dir():
+                shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True)
+            elif not target.exists():
+                link(source, target)
+    return python
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:  # two distributions share a folder
+        pass
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def new_environment(folder: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder / "bin" / "python"
+
+
+def declared(root: Distribution, extras: Sequence[str]) -> list[Distribution]:
+    """Return the installed distributions that `root` with `extras` requires, directly or not."""
+    pending = [(root, ("", *extras))]
+    seen: dict[tuple[str, str], Distribution] = {}
+    while pending:
+        requirer, its_extras = pending.pop()
+        for requirement in map(Requirement, requirer.requires or ()):
+            marker = requirement.marker
+            if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in its_extras):
+                continue
+            for extra in ("", *requirement.extras):
+                if (requirement.name, extra) not in seen:
+                    seen[requirement.name, extra] = distribution(requirement.name)
+                    pending.append((seen[requirement.name, extra], ("", extra)))
+    return list(seen.values())
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +138,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.whl"))
 
 
+Install = Callable[[Path, Path, Sequence[str]], Path]
+
+
+@pytest.fixture(scope="module", params=[link_install, pytest.param(pip_install, marks=pytest.mark.soak)])
+def install(request: pytest.FixtureRequest) -> Install:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def python(wheel: Path, install: Install, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("train")
-    python = install(folder / "env", wheel, "[train]")
+    python = install(folder / "env", wheel, ["train"])
     # Once, before the processes of a run all make the same bytecode at the same time.
     subprocess.run([python, "-c", IMPORTED_BY_A_RUN], check=True, cwd=folder, env=ENV)
     yield python
     shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def small_env(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and no extra; the last test adds one."""
-    folder = tmp_path_factory.mktemp("small") / "env"
-    install(folder, wheel, "")
-    return folder
 
 
 def test_the_shipped_demo_finds_all_that_it_needs_from_an_empty_folder(python: Path, tmp_path: Path):
@@ -142,8 +185,9 @@ def test_a_tool_beside_the_config_works_in_every_worker(python: Path, tmp_path: 
     assert policy.is_file()
 
 
-def test_a_runner_without_its_extra_says_what_to_install(small_env: Path, tmp_path: Path):
-    command = [small_env / "bin" / "python", "-m", "agentrl.runners.rstar2", "configs/demo.yaml"]
+def test_a_runner_without_its_extra_says_what_to_install(wheel: Path, install: Install, tmp_path: Path):
+    python = install(tmp_path / "env", wheel, [])
+    command = [python, "-m", "agentrl.runners.rstar2", "configs/demo.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip() == (
@@ -157,8 +201,8 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
         return json.loads(reply.read())
 
 
-def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, small_env: Path, tmp_path: Path):
-    python = install(small_env, wheel, "[sci]")
+def test_the_judge_needs_neither_torch_nor_ray(wheel: Path, install: Install, tmp_path: Path):
+    python = install(tmp_path / "env", wheel, ["sci"])
     missing = subprocess.run([python, "-c", "import torch"], capture_output=True)
     assert missing.returncode != 0
     command = [python, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D", "--exit-with-stdin"]
