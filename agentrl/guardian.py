@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -24,25 +23,18 @@ _FAREWELL = "farewell"
 _GRACE_S = 2.0
 _TRACKER_GRACE_S = 3.0
 _LIMIT_S = 20.0
-_RESTART_EVERY_S = 1.0
 
 
 class Guardian:
-    """The owner's side: keeps the process alive, and says farewell at the end."""
+    """The owner's side: starts the process, and says farewell at the end."""
 
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
         """Start guarding; every process started afterwards must have an environment variable with the value `mark`."""
         self._mark, self._temp_dir = mark, temp_dir
-        self._dismissed = False
-        self._change = threading.Lock()
-        """Held while the process changes, and while it is dismissed."""
         self._process = self._start()
-        threading.Thread(target=self._keep_alive, name="guardian", daemon=True).start()
 
     def dismiss(self) -> None:
         """End the guardian, which kills what is left; this process does so if the guardian was killed."""
-        with self._change:
-            self._dismissed = True
         self._process.communicate(_FAREWELL)
         if self._process.returncode != 0:
             logger.warning("guardian: its process ended with the run (%d); cleaning up here", self._process.returncode)
@@ -58,28 +50,6 @@ class Guardian:
             start_new_session=True,
             env={key: value for key, value in os.environ.items() if key != MARK},
         )
-
-    def _keep_alive(self) -> None:
-        """Restart the process if it is killed: the owner may be next."""
-        while True:
-            code = self._process.wait()
-            if self._dismissed:
-                return
-            logger.warning("guardian: its process ended before the run did (%d); starting another", code)
-            while not self._is_replaced():
-                time.sleep(_RESTART_EVERY_S)
-            time.sleep(_RESTART_EVERY_S)
-
-    def _is_replaced(self) -> bool:
-        """Start another process; return whether it runs or is no longer wanted."""
-        with self._change:
-            if not self._dismissed:
-                try:
-                    self._process = self._start()
-                except OSError as error:  # such as out of memory, which may have killed the first one
-                    logger.warning("guardian: cannot start a process, retrying: %s", error)
-                    return False
-        return True
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:

@@ -1,17 +1,10 @@
 import contextlib
-import errno
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
-
-from agentrl import guardian as module
-from agentrl.guardian import Guardian
 
 RUN = """
 import contextlib, os, signal, subprocess, sys, time
@@ -33,10 +26,6 @@ with guarded_run() as temp_dir:
     if "unguarded" in sys.argv:
         [killed] = guardians()
         os.kill(killed, signal.SIGKILL)
-    if "guarded_again" in sys.argv:
-        while not guardians() - {killed}:
-            time.sleep(0.01)
-        print("again", flush=True)
     if "finish" in sys.argv:
         own_log = open(temp_dir / "log", "w")
     else:
@@ -83,40 +72,8 @@ def test_a_run_that_ends_well_leaves_nothing_and_is_not_killed_itself():
     assert not temp_dir.exists()
 
 
-def test_a_guardian_that_is_killed_is_told_at_once_and_another_takes_its_place(tmp_path: Path):
-    stderr_file = tmp_path / "stderr"
-    process, child, temp_dir = start("unguarded", "guarded_again", stderr_file=stderr_file)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "again\n"
-    assert stderr_file.read_text() == "guardian: its process ended before the run did (-9); starting another\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert wait_until(lambda: gone(child) and not temp_dir.exists(), timeout_s=60)
-
-
 def test_a_run_that_ends_as_its_guardian_is_killed_leaves_nothing_either():
     process, child, temp_dir = start("finish", "unguarded")
     assert process.wait(timeout=60) == 0
     assert wait_until(lambda: gone(child), timeout_s=60)
     assert not temp_dir.exists()
-
-
-def test_a_guardian_that_cannot_be_replaced_at_once_is_replaced_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(module, "_RESTART_EVERY_S", 0.01)
-    guardian = Guardian(mark=secrets.token_hex(16), temp_dir=tmp_path / "run")
-    start, failures = guardian._start, [OSError(errno.ENOMEM, "Cannot allocate memory")] * 2
-
-    def start_sometimes() -> subprocess.Popen[str]:
-        if failures:
-            raise failures.pop()
-        return start()
-
-    monkeypatch.setattr(guardian, "_start", start_sometimes)
-    killed = guardian._process
-    killed.kill()
-    assert wait_until(lambda: guardian._process is not killed, timeout_s=60)
-    guardian.dismiss()
-    assert guardian._process.returncode == 0
-    assert sum("Cannot allocate memory" in message for message in caplog.messages) == 2

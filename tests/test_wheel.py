@@ -90,9 +90,9 @@ def link_install(folder: Path, wheel: Path, extras: Sequence[str]) -> Path:
     subprocess.run(command, check=True)
     [site_packages] = folder.glob("lib/python*/site-packages")
     [wheel_info] = site_packages.glob("agentrl-*.dist-info")
-    for distribution in declared(Distribution.at(wheel_info), extras):
-        for name in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
-            source, target = Path(str(distribution.locate_file(name))), site_packages / name
+    for required in declared(Distribution.at(wheel_info), extras):
+        for name in {file.parts[0] for file in required.files or () if file.parts[0] != ".."}:
+            source, target = Path(str(required.locate_file(name))), site_packages / name
             if source.is_dir():
                 shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True)
             elif not target.exists():

@@ -173,7 +173,7 @@ class AgentLoopWorker:
         return await asyncio.to_thread(write_saved_group, path, trajectories)
 
     async def load_group(
-        self, path: Path, num_trajectories: int, digest: str | None, source: str
+        self, path: Path, num_trajectories: int, digest: str, source: str
     ) -> tuple[list[TrajectorySummary], *tuple[Trajectory, ...]]:
         """Return the trajectories that `save_group` wrote, after their summaries; see `read_saved_group`."""
         trajectories = await asyncio.to_thread(read_saved_group, path, num_trajectories, digest=digest, source=source)

@@ -20,7 +20,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -47,16 +47,12 @@ class RunState:
     step: int = 0
     prompts_taken: int = 0
     """Prompts started since the beginning: the position in the data set."""
-    stage_position: int | None = 0
-    """Position in the data at which the current stage began; None in checkpoints of older versions."""
+    stage_position: int = 0
+    """Position in the data at which the current stage began."""
     empty_batches: int = 0
     """Batches without a learning signal so far; they count as no step."""
     accuracy: float | None = None
     """Accuracy on the held-out prompts after update `step`; None if not measured."""
-    record_bytes: dict[str, int] = field(default_factory=dict)
-    """Sizes of the newest record files, by name (`TrajectoryStore.sizes`): a resume reports one that has become shorter."""
-    lost_records: list[str] = field(default_factory=list)
-    """Lost records that resumes have reported so far."""
 
 
 def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
@@ -277,9 +273,7 @@ class CheckpointStore:
         if content is None or begun_by is None:
             return None
         with self._whole(step, _STATE, *UNDECODABLE):
-            saved = {"stage_position": None, "lost_records": []} | orjson.loads(
-                content
-            )  # which those of older runs lack
+            saved = orjson.loads(content)
             word = str(saved[_WRITER]).encode()
             state = RunState(**{item.name: saved[item.name] for item in fields(RunState)})
         if word == begun_by:

@@ -85,18 +85,14 @@ class RunDirectory(ResumableFolder):
 
     def describe_result(self) -> str:
         """Return what a person wants to see at the end: the curve, where everything is, and what was lost on the way."""
-        result = self.result()
-        survived, lost = describe_survived(result.get("survived", {})), result.get("lost_records", [])
-        return (
+        survived = describe_survived(self.result().get("survived", {}))
+        text = (
             f"{text_curve(self.metrics)}\n"
             f"reward curve:   {self.reward_curve}\n"
             f"trained policy: {self.policy.path}\n"
             f"metrics:        {self.metrics}"
-        ) + "".join(
-            f"\n{title} {text}"
-            for title, text in [("survived:      ", survived), *(("lost:          ", loss) for loss in lost)]
-            if text
         )
+        return f"{text}\nsurvived:       {survived}" if survived else text
 
     @property
     def trajectories(self) -> TrajectoryStore:

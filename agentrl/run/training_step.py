@@ -1,6 +1,5 @@
 """The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
 
-import asyncio
 import contextlib
 import logging
 import shutil
@@ -22,7 +21,6 @@ from agentrl.observability.rollout_metrics import summarise
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
 from agentrl.observability.validation_metrics import validation_metrics
 from agentrl.run.plan import EvaluationRun, Run
-from agentrl.trajectories.store import RecordLoss
 from agentrl.types import Group, TrajectorySummary
 
 logger = logging.getLogger(__name__)
@@ -60,8 +58,8 @@ async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]
         num_steps=run.config.run.num_steps,
         progress=run.progress,
         # Where its stage began was not noted once; such a run goes on to name its steps as it did.
-        first_step=1 if state.stage_position is None else run.plan.stage.start + 1,
-        first_position=state.stage_position or 0,
+        first_step=run.plan.stage.start + 1,
+        first_position=state.stage_position,
     ) as rollouts:
         directory = run.plan.directory
         latest = directory.checkpoints.latest()
@@ -194,7 +192,6 @@ async def restore(run: Run) -> RunState:
     last_step = -1 if latest is None else state.step
     run.metrics.take_back(after_step=last_step)
     directory.trajectories.take_back(after_step=last_step)
-    state = _with_lost_records(run, state)
     run.plan.prompts.seek(state.prompts_taken)
     store = directory.checkpoints
     counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
@@ -205,28 +202,6 @@ async def restore(run: Run) -> RunState:
     state = await _enter_stage(run, state)
     run.progress.resume(num_steps_done=state.step)
     return state
-
-
-def _with_lost_records(run: Run, state: RunState) -> RunState:
-    """Report record files that were truncated after the checkpoint was written, and add them to the state.
-
-    Their steps are not repeated automatically: training has passed them, and would lose the later steps.
-    """
-    directory = run.plan.directory
-    losses = directory.trajectories.losses(state.record_bytes)
-    if 0 <= run.metrics.last_step < state.step:
-        description = f"metrics.jsonl: its end is lost: the last row is step {run.metrics.last_step}"
-        losses.append(RecordLoss(step=run.metrics.last_step + 1, description=description))
-    if not losses:
-        return state
-    first, kept = min(loss.step for loss in losses), [saved.step for saved in directory.checkpoints.states()]
-    way_out = "no checkpoint before these steps is kept, so that they cannot be taken again"
-    if before := [step for step in kept if step < first]:
-        urls = ", ".join(directory.checkpoints.url_of(step) for step in kept if step >= first)
-        way_out = f"to take the steps after {before[-1]} again, remove {urls} and restart"
-    for loss in losses:
-        logger.warning("%s. Training is not affected; %s", loss.description, way_out)
-    return replace(state, lost_records=[*state.lost_records, *(loss.description for loss in losses)])
 
 
 async def _enter_stage(run: Run, state: RunState) -> RunState:
@@ -260,8 +235,6 @@ async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
     every = run.config.checkpoint.every_steps
     if state.step % every == 0 or state.step == run.config.run.num_steps:
         run.progress.start_phase(f"step {state.step} checkpoint")
-        sizes = await asyncio.to_thread(run.plan.directory.trajectories.sizes, up_to_step=state.step)
-        state = replace(state, record_bytes=sizes)
         await run.checkpoints.save(state, rollouts, run.plan.pass_rates)
 
 
@@ -285,7 +258,6 @@ async def finish(run: Run, state: RunState) -> None:
             "policy": policy,
             "reward_curve": curve,
             "survived": survived,
-            "lost_records": state.lost_records,
         }
     )
 

@@ -10,8 +10,7 @@ written, so that the files of a checkpoint are complete.
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
@@ -29,20 +28,7 @@ from agentrl.types import Prompt, Trajectory
 
 logger = logging.getLogger(__name__)
 
-_MAX_SIZES = 1000
-"""Newest files whose size is saved in a checkpoint; only new files lose their end."""
 _FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordLoss:
-    """A record file that has become shorter than it was.
-
-    Example: step 12, "trajectories/step_000012.jsonl: its end is lost: 37 of 40 trajectories are left (370 of 400 bytes)".
-    """
-
-    step: int
-    description: str
 
 
 class TrajectoryStore:
@@ -81,28 +67,6 @@ class TrajectoryStore:
         append_json_lines(path, _encode_all(prompts, trajectories, num_to_announce=len(trajectories) - num_missing))
         return path
 
-    def sizes(self, *, up_to_step: int) -> dict[str, int]:
-        """Return the sizes in bytes of the newest files up to step `up_to_step`, keyed by name."""
-        files = {path.name: path for path in self._folder.glob("*.jsonl")}
-        steps = {name: int(match[1]) for name in files if (match := _FILE_NAME.fullmatch(name))}
-        known = sorted((name for name, step in steps.items() if step <= up_to_step), key=lambda name: steps[name])
-        return {name: files[name].stat().st_size for name in known[-_MAX_SIZES:]}
-
-    def losses(self, sizes: Mapping[str, int]) -> list[RecordLoss]:
-        """Return each file that is shorter than in `sizes`; a missing file was moved away, and is no loss."""
-        losses = []
-        for name, size in sizes.items():
-            path, match = self._folder / name, _FILE_NAME.fullmatch(name)
-            if match and path.is_file() and (left := path.stat().st_size) < size:
-                try:
-                    ids, num_announced = _recorded_ids(path)
-                    rest = f"{len(ids)} of {num_announced} trajectories are left"
-                except ValueError:
-                    rest = "other lines are damaged"
-                description = f"trajectories/{name}: its end is lost: {rest} ({left} of {size} bytes)"
-                losses.append(RecordLoss(step=int(match[1]), description=description))
-        return losses
-
     def take_back(self, *, after_step: int) -> None:
         """Remove the steps after `after_step`, a checkpoint; -1 removes all."""
         for path in self._folder.glob("*.jsonl"):
@@ -138,13 +102,13 @@ def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
     return _digest_of(path)
 
 
-def read_saved_group(path: Path, num_trajectories: int, *, digest: str | None, source: str) -> list[Trajectory]:
+def read_saved_group(path: Path, num_trajectories: int, *, digest: str, source: str) -> list[Trajectory]:
     """Return the trajectories of a file of a checkpoint, which was fetched from the folder `source`.
 
     Args:
         path: the file.
         num_trajectories: expected number of trajectories.
-        digest: result of `write_saved_group`; absent in old checkpoints.
+        digest: result of `write_saved_group`.
         source: the folder, for errors.
 
     Raises:
@@ -152,7 +116,7 @@ def read_saved_group(path: Path, num_trajectories: int, *, digest: str | None, s
     """
     try:
         actual = _digest_of(path)  # always: a missing file would read as an empty one
-        if digest not in (None, actual):
+        if digest != actual:
             raise ValueError("its SHA-256 differs from the recorded one")
         trajectories = list(read_trajectories(path))
         if len(trajectories) != num_trajectories:

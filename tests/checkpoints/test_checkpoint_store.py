@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import orjson
 import pytest
 
 from agentrl.checkpoints.store import CheckpointStore, RunState
@@ -46,16 +45,6 @@ def test_the_newest_checkpoint_comes_back_with_its_state(url: str):
     reopened = CheckpointStore(url)
     assert reopened.latest() == RunState(step=10, prompts_taken=120, accuracy=0.5)
     assert reopened.read(10, "actor/weights", bytes) == b"weights of 10"
-
-
-def test_a_checkpoint_without_positions_of_stages_is_read(tmp_path: Path):
-    store = CheckpointStore(str(tmp_path))
-    write(store, 9)
-    file = tmp_path / "step_000009" / "state.json"
-    saved = orjson.loads(file.read_bytes())
-    del saved["stage_position"]
-    file.write_bytes(orjson.dumps(saved))
-    assert store.latest() == RunState(step=9, prompts_taken=108, stage_position=None)
 
 
 def test_what_was_being_written_does_not_count_and_is_cleared_away(url: str):

@@ -251,35 +251,6 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_records_that_lost_their_end_are_reported_when_a_run_goes_on(
-    plan: Plan, caplog: pytest.LogCaptureFixture
-):
-    records = plan.directory.path / "trajectories"
-    records.mkdir(parents=True)
-    for step in (29, 30, 31):
-        (records / f"step_{step:06d}.jsonl").write_text("{}\n" * 10)
-    plan.directory.checkpoints.begin(30)
-    plan.directory.checkpoints.put(30, PASS_RATES, PassRates().encode())
-    sizes = plan.directory.trajectories.sizes(up_to_step=30)
-    plan.directory.checkpoints.commit(RunState(step=30, record_bytes=sizes))
-    run = run_of(plan_stage(plan, plan.stages[1]), Models())
-    await restore(run)
-    assert not warnings_in(caplog)
-    (records / "step_000030.jsonl").write_text("")
-    cast(Any, run.metrics).last_step = 28
-    state = await restore(run)
-    [of_file, of_metrics] = warnings_in(caplog)
-    assert "step_000030.jsonl: its end is lost: 0 of 0 trajectories are left (0 of 30 bytes). Training" in of_file
-    assert of_file.endswith("no checkpoint before these steps is kept, so that they cannot be taken again")
-    assert "metrics.jsonl: its end is lost: the last row is step 28. Training is not affected" in of_metrics
-    assert [of_file.startswith(state.lost_records[0]), of_metrics.startswith(state.lost_records[1])] == [True, True]
-    checkpoint(plan, 20, PassRates())
-    caplog.clear()
-    await restore(run)
-    url = plan.directory.checkpoints.url_of(30)
-    assert warnings_in(caplog)[0].endswith(f"to take the steps after 20 again, remove {url} and restart")
-
-
 async def test_what_was_counted_after_the_checkpoint_is_forgotten_when_models_have_died(plan: Plan):
     known, other = (prompt.prompt_id for prompt in plan.prompts.all()[:2])
     saved = PassRates({known: 0.5}, left_out=["an older prompt"])
@@ -382,7 +353,7 @@ async def test_a_stage_keeps_where_it_began_in_the_data(plan: Plan):
     assert (began.prompts_taken, began.stage_position) == (456, len(plan.prompts)), "other data begin with an epoch"
     plan.directory.checkpoints.begin(40)
     plan.directory.checkpoints.put(40, PASS_RATES, PassRates().encode())
-    plan.directory.checkpoints.commit(replace(began, step=40, prompts_taken=(began.stage_position or 0) + 30))
+    plan.directory.checkpoints.commit(replace(began, step=40, prompts_taken=began.stage_position + 30))
     assert (await restore(run_of(plan_stage(plan, plan.stages[2]), Models()))).stage_position == began.stage_position
 
 

@@ -50,12 +50,3 @@ async def test_a_run_counts_on_from_the_command_before_and_tells_what_died_after
     }
     line = "survived:       2 restarts of the models, 5 deaths of engines, 1 death of an extra role, 2 nodes lost"
     assert plan.directory.describe_result().endswith(line)
-
-
-async def test_records_that_were_lost_are_in_the_result_and_at_the_end_of_the_output(tmp_path: Path):
-    plan = prepare(load_run_config("configs/demo.yaml", [f"run.dir={tmp_path / 'run'}"]))
-    MetricsFile(plan.directory.metrics).append(1, {"rollout/reward_mean": 0.5})
-    loss = "trajectories/step_000003.jsonl: its end is lost: 37 of 40 trajectories are left (370 of 400 bytes)"
-    await finished(plan, RunState(step=6, lost_records=[loss]))
-    assert plan.directory.result()["lost_records"] == [loss]
-    assert plan.directory.describe_result().endswith(f"lost:           {loss}")

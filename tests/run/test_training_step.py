@@ -237,20 +237,16 @@ async def test_what_was_in_hand_is_rolled_out_within_a_stage_and_not_in_the_one_
     assert (run.plan.prompts.at(in_hand.number).prompt_id in rollouts.rolled_out) == goes_on
 
 
-@pytest.mark.parametrize(("stage_position", "steps"), [(30, [4, 5]), (None, [3, 4])], ids=["noted", "of an older run"])
-async def test_the_steps_that_name_what_is_rolled_out_ahead_count_from_where_the_stage_began(
-    tmp_path: Path, stage_position: int | None, steps: list[int]
-):
-    """Count without a recorded value: it starts at the begin of the run, as in the process that began the stage."""
+async def test_the_steps_that_name_what_is_rolled_out_ahead_count_from_where_the_stage_began(tmp_path: Path):
     rollouts = ScriptedRollouts(lambda count, prompt_id: True)
     staged = make_run(
         tmp_path, rollouts, "rollout.max_staleness=1", "run.num_steps=6", "stages=[{num_steps: 3}, {num_steps: 3}]"
     )
     run = replace(staged, plan=replace(staged.plan, stage=staged.plan.stages[1]))
     run.plan.prompts.seek(30)
-    async with rolling_out(run, RunState(step=3, prompts_taken=30, stage_position=stage_position)) as stream:
+    async with rolling_out(run, RunState(step=3, prompts_taken=30, stage_position=30)) as stream:
         await stream.take(6, step=4)
-    assert sorted(set(rollouts.steps)) == steps
+    assert sorted(set(rollouts.steps)) == [4, 5]
 
 
 async def test_models_that_died_do_not_send_a_run_back_to_step_0_where_its_checkpoints_have_gone(tmp_path: Path):

@@ -152,27 +152,6 @@ def test_another_format_version_is_refused(tmp_path: Path) -> None:
         list(read_trajectories(path))
 
 
-def test_a_file_that_lost_its_end_is_reported_and_one_that_was_moved_away_is_not(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    trajectories = [replace(TRAJECTORY, trajectory_id=f"train-17@epoch1/{number}") for number in range(40)]
-    paths = [store.append(step, trajectories, prompts=[PROMPT]) for step in (1, 2, 3)]
-    store.append(3, trajectories, validation=True)
-    noted = store.sizes(up_to_step=2)
-    assert noted == {path.name: path.stat().st_size for path in paths[:2]}
-    assert store.losses(noted) == []
-    store.append(2, trajectories)
-    assert store.losses(noted) == [], "longer, as another process may have appended since"
-    paths[0].unlink()
-    lines = paths[1].read_bytes().splitlines(keepends=True)
-    paths[1].write_bytes(b"".join(lines[:39])[:-5])
-    [loss] = store.losses(noted)
-    assert loss.step == 2
-    assert loss.description.startswith(
-        f"trajectories/{paths[1].name}: its end is lost: 36 of 40 trajectories are left ("
-    )
-    assert loss.description.endswith(f" of {noted[paths[1].name]} bytes)")
-
-
 def test_a_reader_is_warned_of_trajectories_that_a_file_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     step = [replace(TRAJECTORY, trajectory_id=f"t{number}") for number in range(40)]
     store = TrajectoryStore(tmp_path)

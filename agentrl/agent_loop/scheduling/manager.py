@@ -202,9 +202,7 @@ class AgentLoopManager:
         refs = [trajectory.ref for trajectory in trajectories]
         return await self._workers.ask(lambda worker, _: worker.save_group(path, *refs))
 
-    async def load_group(
-        self, path: Path, *, num_trajectories: int, digest: str | None, source: str
-    ) -> list[TrajectoryRef]:
+    async def load_group(self, path: Path, *, num_trajectories: int, digest: str, source: str) -> list[TrajectoryRef]:
         """Return the trajectories that `save_group` wrote; their tokens stay in the worker that reads them.
 
         Raises:

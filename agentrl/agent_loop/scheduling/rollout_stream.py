@@ -51,8 +51,8 @@ class SavedGroup:
     """True if the group was finished; otherwise its missing trajectories are rolled out again."""
     num_saved: int
     """Trajectories in its file; 0: there is no file."""
-    digest: str | None = None
-    """Digest of its file; None in checkpoints written before digests existed."""
+    digest: str = ""
+    """Digest of its file."""
 
     def file_in(self, folder: Path) -> Path:
         """Return the path of its trajectories."""
@@ -161,8 +161,8 @@ class RolloutStream:
         loaded = await all_of(self._load(saved, folder, source) for saved in groups)
         missing: dict[int, list[TrajectoryRef]] = {}
         for saved, trajectories in zip(groups, loaded, strict=True):
-            if trajectories is None or not saved.is_whole:
-                missing[saved.number] = trajectories or []
+            if not saved.is_whole:
+                missing[saved.number] = trajectories
             else:
                 prompt = self._prompts.at(saved.number)
                 group = asyncio.get_running_loop().create_future()
@@ -244,20 +244,12 @@ class RolloutStream:
             return saved
         return replace(saved, digest=await self._rollouts.save_group(saved.file_in(folder), trajectories))
 
-    async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef] | None:
-        """Return the saved trajectories of a group; None if its position now holds another prompt."""
+    async def _load(self, saved: SavedGroup, folder: Path, source: str) -> list[TrajectoryRef]:
         if not saved.num_saved:
             return []
-        file = saved.file_in(folder)
-        trajectories = await self._rollouts.load_group(
-            file, num_trajectories=saved.num_saved, digest=saved.digest, source=source
+        return await self._rollouts.load_group(
+            saved.file_in(folder), num_trajectories=saved.num_saved, digest=saved.digest, source=source
         )
-        prompt_id, saved_id = self._prompts.at(saved.number).prompt_id, trajectories[0].summary.prompt_id
-        if saved_id == prompt_id:
-            return trajectories
-        # Earlier versions gave other ids, and so another order, to prompts without an id column.
-        logger.warning("group `%s` in %s: its position now holds `%s`, rolling that out", saved_id, source, prompt_id)
-        return None
 
     def _show(self, pending_groups: Iterable[PendingGroup], *, step: int) -> None:
         """Show the missing trajectories of the awaited groups in the progress bar."""
