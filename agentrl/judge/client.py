@@ -10,18 +10,18 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
-from typing import cast
 
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from agentrl.errors import JudgeUnavailableError
 from agentrl.judge.delivery import CLOSED, Delivery, Pending, fail
-from agentrl.judge.hosts import JudgeHosts
+from agentrl.judge.hosts import JudgeHost, JudgeHosts
 from agentrl.judge.stats import JudgeStats, note_judge_wait
-from agentrl.judge.transport import NotJudgedError, RefusedError
+from agentrl.servers.session import NotAnsweredError, RefusedError
 from agentrl.types import Deadline
 from code_judge_server.schemas import Health, Submission, Verdict
 
@@ -52,7 +52,7 @@ class JudgeClient:
         self._stats = JudgeStats()
         name = uuid.uuid4().hex[:12]
         self._ids = (f"{name}-{number}" for number in count())
-        self._hosts = JudgeHosts(base_urls, client_name=name, token=token, on_drop=self._count_drop)
+        self._hosts = JudgeHosts(base_urls, client_name=name, token=token)
         self._concurrency = concurrency
         self._batch_size = batch_size
         self._batch_timeout_s = batch_timeout_s
@@ -64,7 +64,7 @@ class JudgeClient:
     @property
     def urls(self) -> list[str]:
         """Addresses of the judges, each once."""
-        return self._hosts.urls
+        return [host.url for host in self._hosts.hosts]
 
     async def start(self) -> None:
         """Open the session on the running event loop."""
@@ -111,7 +111,8 @@ class JudgeClient:
         Raises:
             JudgeUnavailableError: a host does not answer, or refuses the token.
         """
-        return list(await asyncio.gather(*(self._health(url, timeout_s) for url in self._hosts.urls)))
+        with _no_answer():
+            return list(await asyncio.gather(*(self._health(host, timeout_s) for host in self._hosts.hosts)))
 
     async def require_one(self, *, timeout_s: float) -> None:
         """Wait up to `timeout_s` for an answer of a judge; judges without an answer are dropped until they answer.
@@ -119,20 +120,13 @@ class JudgeClient:
         Raises:
             JudgeUnavailableError: no judge answers, or one refuses to, as with another token.
         """
-        urls = self._hosts.urls
-        answers = await asyncio.gather(*(self._health(url, timeout_s) for url in urls), return_exceptions=True)
-        errors = {url: answer for url, answer in zip(urls, answers, strict=True) if isinstance(answer, BaseException)}
-        for url, error in errors.items():
-            if len(errors) == len(urls) or not isinstance(error.__cause__, NotJudgedError):
-                raise error
-            self._hosts.leave_alone(url, cast(Exception, error))
+        with _no_answer():
+            await self._hosts.require_one(lambda host: self._health(host, timeout_s))
 
     def take_stats(self) -> JudgeStats:
         """Return the counts since the last call, and reset them."""
+        self._stats.num_dropped_hosts, self._hosts.num_drops = self._hosts.num_drops, 0
         return self._stats.take()
-
-    def _count_drop(self) -> None:
-        self._stats.num_dropped_hosts += 1
 
     async def _wait(self, pending: Pending) -> Verdict:
         allowed_s = pending.deadline.remaining_s()
@@ -142,7 +136,7 @@ class JudgeClient:
         except TimeoutError as error:
             self._stats.num_unavailable += 1
             raise JudgeUnavailableError(
-                f"judge {self._hosts}: no verdict in {allowed_s:.3g} s: {pending.last_failure}"
+                f"judge {', '.join(self.urls)}: no verdict in {allowed_s:.3g} s: {pending.last_failure}"
             ) from error
         except JudgeUnavailableError:
             self._stats.num_unavailable += 1
@@ -159,7 +153,7 @@ class JudgeClient:
                 await self._send(batch)
         finally:
             # Now, not when the task is done: a submission queued in between would rely on this sender.
-            self._senders.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._senders -= {asyncio.current_task()}
 
     async def _send(self, batch: list[Pending]) -> None:
         """Send a batch, and wait until most of it is judged."""
@@ -172,7 +166,7 @@ class JudgeClient:
             if len(self._deliveries) < self._concurrency * _MAX_REQUESTS_PER_SENDER:
                 await delivery.nearly_done.wait()
             else:
-                await task
+                await asyncio.wait({task})
         finally:
             self._num_busy -= 1
 
@@ -187,21 +181,27 @@ class JudgeClient:
                 batch.append(pending)
         return batch
 
-    async def _health(self, url: str, timeout_s: float) -> Health:
+    async def _health(self, host: JudgeHost, timeout_s: float) -> Health:
         patiently = AsyncRetrying(
-            retry=retry_if_exception_type(NotJudgedError),
+            retry=retry_if_exception_type(NotAnsweredError),
             wait=_start_jitter_s,
             stop=stop_after_delay(timeout_s),
             reraise=True,
         )
-        try:
-            return await patiently(self._hosts.health, url, timeout_s=timeout_s)
-        except (NotJudgedError, RefusedError) as error:
-            raise JudgeUnavailableError(
-                f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, or correct its address "
-                "(`host_addr` and `host_port`, or `hosts`); other machines cannot reach the run's own judge without "
-                "`judge.placement=per_node`"
-            ) from error
+        return await patiently(self._hosts.health, host, timeout_s=timeout_s)
+
+
+@contextmanager
+def _no_answer() -> Iterator[None]:
+    """Raise `JudgeUnavailableError` with the way out if no judge answers."""
+    try:
+        yield
+    except (NotAnsweredError, RefusedError) as error:
+        raise JudgeUnavailableError(
+            f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, or correct its address "
+            "(`host_addr` and `host_port`, or `hosts`); other machines cannot reach the run's own judge without "
+            "`judge.placement=per_node`"
+        ) from error
 
 
 def _submission(id_: str, language: str, code: str, stdin: str, expected_output: str | None) -> Submission:

@@ -1,6 +1,5 @@
 """Connection of a tool or a reward to the judges: the keys of their plain config."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from agentrl.config.plain import PlainConfig
 from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
+from agentrl.servers.session import bearer_token
 
 
 class JudgeConnection(PlainConfig):
@@ -42,17 +42,9 @@ class JudgeConnection(PlainConfig):
             raise ConfigError(
                 f"{owner}: `host_addr` and `host_port` are not set, and no run filled them in. Set both, or `hosts`"
             )
-        token = None
-        if self.token_env is not None:
-            token = os.environ.get(self.token_env)
-            if not token:
-                raise ConfigError(
-                    f"{owner}: the variable of `token_env`, `{self.token_env}`, is not set in this process. Export the judge's "
-                    "token under that name"
-                )
         return JudgeClient(
             judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: "),
-            token=token,
+            token=bearer_token(self.token_env, key=f"{owner}: `token_env`"),
             concurrency=self.request_processor_concurrency,
             batch_size=self.request_processor_batch_size,
             batch_timeout_s=self.request_processor_batch_timeout_seconds,

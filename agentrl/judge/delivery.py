@@ -13,13 +13,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.hosts import Host, JudgeHosts
+from agentrl.judge.hosts import JudgeHost, JudgeHosts
 from agentrl.judge.stats import JudgeStats
-from agentrl.judge.transport import NotJudgedError, RefusedError
+from agentrl.servers.session import NotAnsweredError, RefusedError
 from agentrl.types import Deadline
 from code_judge_server.schemas import Submission, SubmissionBatch, Verdict, VerdictStatus
 
 logger = logging.getLogger(__name__)
+
+CLOSED = "judge client: it was closed before the verdict came"
+_NOT_JUDGED = (VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED)
+_NEARLY_DONE = 1 / 8
+"""Share of a batch that may still run when its sender takes the next batch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,8 +37,7 @@ class Pending:
     queued_at: float = field(default_factory=time.monotonic)
     sent_at: float = math.nan
     last_failure: str = "it is still busy"
-    failed_on: str | None = None
-    """Address of a judge that answered `internal_error`."""
+    had_internal_error: bool = False
 
 
 def waiting(batch: Iterable[Pending]) -> list[Pending]:
@@ -41,66 +45,54 @@ def waiting(batch: Iterable[Pending]) -> list[Pending]:
     return [pending for pending in batch if not pending.verdict.done()]
 
 
-def fail(batch: Iterable[Pending], error: BaseException) -> None:
+def fail(batch: Iterable[Pending], error: Exception) -> None:
     """Set `error` on the calls that are not done."""
     for pending in waiting(batch):
         pending.verdict.set_exception(error)
 
 
-CLOSED = "judge client: it was closed before the verdict came"
-_NOT_JUDGED = (VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED)
-_NEARLY_DONE = 1 / 8
-"""Share of a batch that may still run when its sender takes the next batch."""
-
-
 class Delivery:
-    """Gives every caller in `batch` a verdict or an error.
-
-    Args:
-        batch: the submissions.
-        hosts: the judges.
-        stats: counters, which are updated.
-        request_timeout_s: wall clock of one request; unjudged submissions are sent again.
-    """
+    """Gives every caller in `batch` a verdict or an error."""
 
     def __init__(
         self, batch: Sequence[Pending], hosts: JudgeHosts, stats: JudgeStats, *, request_timeout_s: float
     ) -> None:
+        """Take the batch; unjudged submissions of a request are sent again after `request_timeout_s`."""
         self.nearly_done = asyncio.Event()
         self._batch = batch
         self._hosts = hosts
         self._stats = stats
         self._request_timeout_s = request_timeout_s
         self._num_left = len(batch)
-        self._judging: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Deliver until no caller waits; then dropping the request makes the judge kill the rest."""
-        self._judging = asyncio.create_task(self._judge(self._batch))
+        self._task = asyncio.current_task()
         for pending in self._batch:
             pending.verdict.add_done_callback(self._count_down)
+        error: Exception = JudgeUnavailableError(CLOSED)
         try:
-            await asyncio.wait({self._judging})
+            await self._judge(self._batch)
+        except Exception as failure:  # noqa: BLE001 - a bug too: its callers get it
+            error = failure
         finally:
-            self._judging.cancel()
             self.nearly_done.set()
-            failed = self._judging.done() and not self._judging.cancelled()
-            fail(self._batch, (self._judging.exception() if failed else None) or JudgeUnavailableError(CLOSED))
+            fail(self._batch, error)
 
     def _count_down(self, _: object) -> None:
         self._num_left -= 1
         if self._num_left <= len(self._batch) * _NEARLY_DONE:
             self.nearly_done.set()
         # With a verdict for each, the reply ends by itself, and its connection can be reused.
-        unwanted = self._num_left == 0 and any(pending.verdict.cancelled() for pending in self._batch)
-        if unwanted and self._judging is not None:
-            self._judging.cancel()
+        if self._task and self._num_left == 0 and any(pending.verdict.cancelled() for pending in self._batch):
+            self._task.cancel()
 
     async def _judge(self, batch: Sequence[Pending]) -> None:
         while left := waiting(batch):
             try:
                 await self._attempt(left, await self._hosts.pick())
-            except NotJudgedError as error:
+            except NotAnsweredError as error:
                 left = waiting(left)
                 self._stats.num_retries += len(left)
                 for pending in left:
@@ -120,11 +112,11 @@ class Delivery:
         except JudgeUnavailableError as error:
             fail(half, error)
 
-    async def _attempt(self, left: Sequence[Pending], host: Host) -> None:
+    async def _attempt(self, left: Sequence[Pending], host: JudgeHost) -> None:
         """Ask `host` once.
 
         Raises:
-            NotJudgedError: some submissions have no verdict yet.
+            NotAnsweredError: some submissions have no verdict yet.
             RefusedError: the judge refuses the batch.
             JudgeUnavailableError: the judge will never answer.
         """
@@ -140,13 +132,13 @@ class Delivery:
         async with aclosing(self._hosts.judge(host, batch, deadline_s=deadline_s)) as verdicts:
             async for verdict in verdicts:
                 pending = by_id.get(verdict.id)
-                if pending is not None and not self._settle(pending, verdict, host):
+                if pending is not None and not self._settle(pending, verdict):
                     unjudged = f"`{verdict.status}`"
         if left := waiting(left):
-            self._hosts.pass_over(host)
-            raise NotJudgedError(f"{host.url}: {len(left)} of {len(by_id)} submissions were not judged: {unjudged}")
+            self._hosts.skip(host)
+            raise NotAnsweredError(f"{host.url}: {len(left)} of {len(by_id)} submissions were not judged: {unjudged}")
 
-    def _settle(self, pending: Pending, verdict: Verdict, host: Host) -> bool:
+    def _settle(self, pending: Pending, verdict: Verdict) -> bool:
         """Give a verdict to its caller; return False if the submission was not judged."""
         if pending.verdict.done():
             return True
@@ -154,9 +146,9 @@ class Delivery:
             return False
         if verdict.status is not VerdictStatus.INTERNAL_ERROR:
             pending.verdict.set_result(verdict)
-        elif pending.failed_on is None and len(self._hosts.urls) > 1:
+        elif not pending.had_internal_error and len(self._hosts.hosts) > 1:
             # The judge has run it twice: its machine may be faulty, so try another one.
-            pending.failed_on = host.url
+            pending.had_internal_error = True
             return False
         else:
             pending.verdict.set_exception(JudgeUnavailableError(f"judge: `internal_error`: {verdict.stderr}"))

@@ -53,15 +53,7 @@ class JudgeStats:
         return taken
 
     def __add__(self, other: "JudgeStats") -> "JudgeStats":
-        return JudgeStats(
-            num_submissions=self.num_submissions + other.num_submissions,
-            num_requests=self.num_requests + other.num_requests,
-            num_retries=self.num_retries + other.num_retries,
-            num_unavailable=self.num_unavailable + other.num_unavailable,
-            num_dropped_hosts=self.num_dropped_hosts + other.num_dropped_hosts,
-            queue_wait_s=self.queue_wait_s + other.queue_wait_s,
-            round_trip_s=self.round_trip_s + other.round_trip_s,
-        )
+        return JudgeStats(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
     def metrics(self) -> dict[str, float]:
         """Return `judge/...` metrics; times only if there was a verdict."""

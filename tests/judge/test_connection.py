@@ -39,7 +39,7 @@ async def test_an_ipv6_address_is_put_in_brackets() -> None:
 def test_a_variable_that_is_not_set_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_JUDGE_TOKEN", raising=False)
     connection = JudgeConnection(host_addr="127.0.0.1", host_port=9, token_env="MY_JUDGE_TOKEN")
-    with pytest.raises(ConfigError, match="the variable of `token_env`, `MY_JUDGE_TOKEN`, is not set"):
+    with pytest.raises(ConfigError, match="`token_env`: the variable `MY_JUDGE_TOKEN` is not set"):
         connection.client(owner="test")
 
 

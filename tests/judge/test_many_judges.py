@@ -9,7 +9,7 @@ from aiohttp import web
 from fake_judge import FakeJudge, echo, expected, reply, run_all, serving, until, verdict
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.hosts import Host, is_on_this_machine
+from agentrl.judge.hosts import JudgeHost, is_on_this_machine
 from agentrl.types import Deadline
 from code_judge_server.schemas import SubmissionBatch, VerdictStatus
 
@@ -116,11 +116,11 @@ async def test_idle_clients_ask_judges_nothing() -> None:
 
 
 def test_a_near_judge_wins_until_its_wait_is_noticeably_longer() -> None:
-    near, far = Host(url="http://127.0.0.1:1", near=True), Host(url="http://10.9.8.7:1")
+    near, far = JudgeHost(url="http://127.0.0.1:1", near=True), JudgeHost(url="http://10.9.8.7:1")
     near.num_in_flight = 50
-    assert near.rank() < far.rank()
+    assert near.load() < far.load()
     near._reported_wait_s = 1.0
-    assert far.rank() < near.rank()
+    assert far.load() < near.load()
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_missing_judge_address_is_named() -> None:
 
 
 def test_a_token_that_is_not_exported_is_named_without_its_value() -> None:
-    with pytest.raises(ToolError, match="the variable of `token_env`, `NO_SUCH_TOKEN`, is not set"):
+    with pytest.raises(ToolError, match="`token_env`: the variable `NO_SUCH_TOKEN` is not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL, config=ADDRESS | {"token_env": "NO_SUCH_TOKEN"})])
 
 

@@ -1,161 +1,203 @@
-"""Selection among equal servers.
+"""Servers of OpenAI's protocol: HTTP requests to them, and the probe of a server at the start and after a failure.
 
-A failed server is dropped until it passes the examination of the start again: it may have come back as another program, or with
-another model. A full server is skipped for as long as it asks.
+The probe is two short completions, because servers differ and their documentation ages. vLLM (0.10.2 and later) and SGLang
+(0.5.23) give token ids on `/v1/completions`; OpenAI's own service, llama.cpp's server and others give text alone, which cannot
+be turned back into the ids that were sampled.
 """
 
 import asyncio
 import logging
-import math
-import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 
-from agentrl.engine.openai.protocol import BrokenError, BusyError, NotAnsweredError
+import aiohttp
+import orjson
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerFast
+
+from agentrl.config.schema.run import RolloutSection
+from agentrl.engine.openai.protocol import Chunk, Sampled, ServedModel, ServedModels, completion_body
 from agentrl.errors import EngineError
+from agentrl.servers.pool import Host, HostPool
+from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
+from agentrl.types import Completion, FinishReason, SamplingParams
 
 logger = logging.getLogger(__name__)
 
-_FIRST_BACK_OFF_S = 0.1
-_MAX_BACK_OFF_S = 5.0
+_MODELS_TIMEOUT_S = 10.0
+_PROBE_TIMEOUT_S = 60.0
+"""Limit of a whole probe; a full server answers late."""
+_PROBE_TEXT = "Question: what is 12 + 30? Answer:"
+_SAME_LOGPROB = 1e-3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Server:
-    """State of one server; times are of `time.monotonic`."""
+class Server(Host):
+    """State of one server; the probe fills in its model."""
 
-    base_url: str
     model: str = ""
-    """Name under which it serves the policy; set by the examination."""
+    """Name under which it serves the policy."""
     max_tokens: int | None = None
-    """Context length, prompt and completion together."""
-    is_down: bool = False
-    """True from a failure to the next passed examination."""
-    busy_until: float = -math.inf
-    """Time before which it asked for no requests."""
-    num_in_flight: int = 0
-    num_failures: int = 0
-    """Failures since its last completion."""
-
-    def note_failure(self) -> float:
-        """Count one failure; return the jittered back-off in seconds, which grows with consecutive failures."""
-        self.num_failures += 1
-        longest_s = min(_FIRST_BACK_OFF_S * 2 ** min(self.num_failures - 1, 10), _MAX_BACK_OFF_S)
-        return random.uniform(0.5, 1.0) * longest_s
+    """Context length, prompt and completion together; None if unknown."""
 
 
-class OpenAIServers:
-    """The servers of one engine; `borrow` gives the one with the fewest completions in flight."""
+class OpenAIServers(HostPool[Server]):
+    """The servers of one engine."""
 
-    def __init__(self, base_urls: Sequence[str], examine: Callable[[Server], Awaitable[None]]) -> None:
-        """Take addresses such as `http://127.0.0.1:8000/v1`.
+    def __init__(
+        self,
+        rollout: RolloutSection,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        token: str | None,
+        vocabulary_size: int,
+        max_tokens: int,
+    ) -> None:
+        """Take the policy's tokenizer, its number of token ids, and the context that a trajectory needs."""
+        urls = [url.rstrip("/") for url in rollout.openai.base_urls]
+        session = ServerSession(token=token, busy_status=HTTPStatus.SERVICE_UNAVAILABLE)
+        super().__init__([Server(url=url) for url in urls], session, name="engine")
+        self._rollout = rollout
+        self._tokenizer = tokenizer
+        self._vocabulary_size = vocabulary_size
+        self._max_tokens = max_tokens
 
-        Args:
-            base_urls: addresses; duplicates count once.
-            examine: fills in the server's model; raises NotAnsweredError if it does not work now, EngineError if it is
-                unsuitable.
-        """
-        self._servers = [Server(base_url=url) for url in dict.fromkeys(url.rstrip("/") for url in base_urls)]
-        self._examine = examine
-        self._taken_back = asyncio.Event()
-        self._probes: set[asyncio.Task[None]] = set()
+    async def complete(self, server: Server, prompt: list[int] | str, params: SamplingParams, sampled: Sampled) -> None:
+        """Add the parts of one completion to `sampled` as they come, without a time limit.
 
-    async def start(self) -> None:
-        """Examine all servers.
+        If this ends early, `sampled` keeps the part so far, and the connection is closed, so that the server aborts.
 
         Raises:
-            EngineError: a server is unsuitable, or none answers. If only some do not answer, they are retried.
+            NotAnsweredError: the reply ended early or never came, or the server is full.
+            EngineError: the server refuses the request, or its reply does not follow the protocol.
         """
-        failures = await asyncio.gather(*(self._try(server) for server in self._servers))
-        dropped = [(server, error) for server, error in zip(self._servers, failures, strict=True) if error]
-        if len(dropped) == len(self._servers):
-            reasons = "; ".join(str(error) for _, error in dropped)
-            raise EngineError(
-                f"engine: no server in `rollout.openai.base_urls` answers: {reasons}. Start one, or correct the addresses"
-            )
-        for server, error in dropped:
-            self._drop(server, error)
+        url = f"{server.url}/completions"
+        body = orjson.dumps(completion_body(prompt, params, model=server.model))
+        try:
+            async with self._reply("POST", url, timeout_s=None, body=body) as reply:
+                if reply.content_type != "text/event-stream":
+                    raise EngineError(
+                        f"engine {url}: the reply is `{reply.content_type}`, not a stream. Serve the model with vLLM or SGLang"
+                    )
+                async for line in lines(reply.content):
+                    field, _, data = line.partition(b":")
+                    if field == b"data" and (data := data.strip()) != b"[DONE]":
+                        sampled.add(self._chunk(data, url))
+        except BrokenError:
+            if sampled.finish_reason is None:
+                raise  # else only the end of the stream is missing
+        if sampled.finish_reason is None:
+            raise BrokenError(f"{sampled.where}: the reply ended early, after {len(sampled.token_ids)} tokens")
 
-    async def aclose(self) -> None:
-        """Stop probing."""
-        probes = list(self._probes)
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+    async def probe(self, host: Server) -> None:
+        """Examine a server and fill in its model.
+
+        Raises:
+            NotAnsweredError: it does not work now.
+            EngineError: it is unsuitable: it returns no token ids or log-probabilities, has another tokenizer, drops the stop
+                token, or refuses this client.
+        """
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                model = await self._served_model(host)
+                host.model, host.max_tokens = model.id, model.max_model_len
+                await self._examine(host)
+        except TimeoutError as error:
+            raise BrokenError(
+                f"{host.url}: no answer to a completion of two tokens in {_PROBE_TIMEOUT_S:g} s"
+            ) from error
+        if host.max_tokens is not None and host.max_tokens < self._max_tokens:
+            logger.warning(
+                "engine: %s has a context of %d tokens; trajectories are cut to it, not to %d (`data.max_prompt_tokens` and "
+                "`rollout.max_response_tokens`)",
+                host.url,
+                host.max_tokens,
+                self._max_tokens,
+            )
+
+    async def _served_model(self, server: Server) -> ServedModel:
+        async with self._reply("GET", f"{server.url}/models", timeout_s=_MODELS_TIMEOUT_S) as reply:
+            content = await reply.read()
+        try:
+            models = ServedModels.model_validate_json(content).data
+        except ValidationError as error:
+            raise EngineError(
+                f"engine {server.url}: `/models` is not that of an OpenAI-compatible server. Check "
+                "`rollout.openai.base_urls`"
+            ) from error
+        wanted = self._rollout.openai.model
+        named = [model for model in models if wanted in (None, model.id)]
+        if len(named) != 1:
+            listed = ", ".join(f"`{model.id}`" for model in models) or "none"
+            rule = "it must list one" if wanted is None else f"`rollout.openai.model` is `{wanted}`"
+            raise EngineError(
+                f"engine {server.url}: {rule}, and it lists {listed}. Set `rollout.openai.model` to one of them"
+            )
+        return named[0]
+
+    async def _examine(self, server: Server) -> None:
+        where, rollout = f"engine {server.url}", self._rollout
+        prompt = self._tokenizer.encode(_PROBE_TEXT, add_special_tokens=False)
+        sampled = Sampled(where=where)
+        first = await self._complete(server, _PROBE_TEXT, SamplingParams(max_tokens=1, temperature=0.0), sampled)
+        theirs = sampled.prompt_token_ids
+        # The server may add a special token (BOS) to text; prompts of token ids contain it already.
+        if theirs is not None and theirs[-len(prompt) :] != prompt:
+            raise EngineError(
+                f"{where}: `{server.model}` turns a text into other token ids than the tokenizer in `model.path`: {theirs} and "
+                f"{prompt}. Set `model.path` to the folder or hub name of the served model"
+            )
+        token, raw = first.token_ids[0], first.logprobs[0]
+        # A flat distribution cut to its top token: its log-probability shows whether the server applies the truncation first.
+        forced = SamplingParams(max_tokens=2, temperature=2.0, top_k=1, stop_token_ids=(token,))
+        second = await self._complete(server, theirs or prompt, forced, Sampled(where=where))
+        if second.finish_reason is not FinishReason.STOP or second.token_ids != [token]:
+            raise EngineError(
+                f"{where}: asked to stop at token {token}, the server returned {second.token_ids} with finish reason "
+                f"`{second.finish_reason}`. It must obey `stop_token_ids` and return the stop token, as vLLM does"
+            )
+        changes = rollout.temperature not in (0.0, 1.0) or rollout.top_p < 1 or rollout.top_k > 0
+        if changes and raw < -_SAME_LOGPROB and abs(second.logprobs[0] - raw) < _SAME_LOGPROB:
+            logger.warning(
+                "engine: %s reports, and agentrl records, log-probabilities before temperature and truncation; start vLLM with "
+                "`--logprobs-mode processed_logprobs` to get those of the sampled distribution",
+                server.url,
+            )
+
+    async def _complete(
+        self, server: Server, prompt: list[int] | str, params: SamplingParams, sampled: Sampled
+    ) -> Completion:
+        await self.complete(server, prompt, params, sampled)
+        completion = sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self._vocabulary_size)
+        if not completion.token_ids:
+            raise EngineError(f"{sampled.where}: a completion has no token")
+        return completion
+
+    def _chunk(self, data: bytes, url: str) -> Chunk:
+        try:
+            chunk = Chunk.model_validate_json(data)
+        except ValidationError as error:
+            raise EngineError(
+                f"engine {url}: the reply is not a stream of completions: {error.errors()[0]['msg']}: "
+                f"{self.session.quote(data)}"
+            ) from error
+        if chunk.error is not None:
+            code = chunk.error.get("code") if isinstance(chunk.error, dict) else None
+            raise self.session.failure(url, code if isinstance(code, int) else 500, data)
+        return chunk
 
     @asynccontextmanager
-    async def borrow(self) -> AsyncIterator[Server]:
-        """Yield the server with the fewest completions in flight, once one takes work, for one try.
-
-        A `NotAnsweredError` in the block drops the server or marks it busy, and is raised on.
-        """
-        server = await self._pick()
-        server.num_in_flight += 1
+    async def _reply(self, method: str, url: str, **request: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            yield server
-            server.num_failures = 0
-        except BusyError as error:
-            server.busy_until = time.monotonic() + error.retry_after_s + server.note_failure()
-            raise
-        except BrokenError as error:
-            self._drop(server, error)
-            raise
-        finally:
-            server.num_in_flight -= 1
-
-    def suspect(self, server: Server, reason: str) -> None:
-        """Drop `server` until it passes an examination, because it may hang."""
-        self._drop(server, BrokenError(reason))
-
-    async def _pick(self) -> Server:
-        while True:
-            now = time.monotonic()
-            up = [server for server in self._servers if not server.is_down]
-            usable = [server for server in up if server.busy_until <= now]
-            if usable:
-                return min(usable, key=lambda server: server.num_in_flight)
-            patience_s = min((server.busy_until for server in up), default=now + 60.0) - now
-            try:
-                # Jitter: requests that wait for the same server must not all come at once.
-                async with asyncio.timeout(patience_s * random.uniform(1.0, 1.1) + random.uniform(0.0, 0.05)):
-                    await self._taken_back.wait()
-            except TimeoutError:
-                continue
-
-    def _drop(self, server: Server, error: NotAnsweredError) -> None:
-        if server.is_down:
-            return  # several completions fail at once
-        server.is_down = True
-        pause_s = server.note_failure()
-        logger.warning("engine: %s: dropped until it works again: %s", server.base_url, error)
-        probe = asyncio.create_task(self._take_back(server, pause_s))
-        self._probes.add(probe)
-        probe.add_done_callback(self._probes.discard)
-
-    async def _take_back(self, server: Server, pause_s: float) -> None:
-        while True:
-            await asyncio.sleep(pause_s)
-            try:
-                error = await self._try(server)
-            except EngineError as refusal:
-                logger.warning(
-                    "engine: %s: answers again, but is unsuitable, still dropped: %s", server.base_url, refusal
-                )
-                error = refusal
-            if error is None:
-                break
-            pause_s = server.note_failure()
-        logger.info("engine: %s: works again", server.base_url)
-        server.is_down = False
-        self._taken_back.set()
-        self._taken_back.clear()
-
-    async def _try(self, server: Server) -> NotAnsweredError | None:
-        """Examine `server`; return the error if it does not answer."""
-        try:
-            await self._examine(server)
-        except NotAnsweredError as error:
-            return error
-        return None
+            async with self.session.reply(method, url, **request) as reply:
+                yield reply
+        except RefusedError as error:
+            advice = "The server refuses the request; see its log"
+            if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                advice = "Check the token in the variable that `rollout.openai.token_env` names"
+            elif error.status == HTTPStatus.NOT_FOUND or error.status < 400:
+                advice = "Check `rollout.openai.base_urls` (they usually end in `/v1`) and `rollout.openai.model`"
+            raise EngineError(f"engine {error}. {advice}") from error
