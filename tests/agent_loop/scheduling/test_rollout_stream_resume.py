@@ -113,44 +113,6 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
     assert kept[0] == kept[1]
 
 
-def test_pending_groups_of_prompts_that_have_changed_are_rolled_out_again(
-    prompts: PromptDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    """The case of a run started by a version that gave prompts other ids."""
-
-    async def first() -> None:
-        player = Player(lambda name: 50.0 if name == slow else 1.0)
-        async with streaming(player, prompts, max_staleness=1) as stream:
-            await stream.take(PROMPTS_PER_STEP, step=1)
-            await asyncio.sleep(10)
-            await stream.save(tmp_path / "first")
-
-    async def resumed(others: PromptDataset) -> list[str]:
-        player = Player(lambda _: 1.0)
-        player.policy_version = 1
-        async with streaming(player, others, num_steps=2, max_staleness=1) as stream:
-            await stream.restore(tmp_path / "first", source="checkpoint")
-            taken = await stream.take(PROMPTS_PER_STEP, step=2)
-        for item in taken:
-            assert item.group.prompt_id == item.prompt.prompt_id
-            assert all(ref.summary.prompt_id == item.prompt.prompt_id for ref in item.group.trajectories)
-        return player.started
-
-    slow = f"2-{prompts.at(PROMPTS_PER_STEP).prompt_id}-1"  # so that one group is not whole
-    run_in_virtual_time(first())
-    others = PromptDataset(
-        [(tmp_path / "train.jsonl").rename(tmp_path / "other.jsonl")],
-        prompt_key="prompt",
-        answer_key="answer",
-        system_prompt=None,
-        shuffle=True,
-        seed=0,
-    )
-    others.seek(prompts.position)
-    assert len(run_in_virtual_time(resumed(others))) == PROMPTS_PER_STEP * SAMPLES
-    assert sum("rolling that out" in message for message in caplog.messages) == PROMPTS_PER_STEP
-
-
 @pytest.mark.parametrize("content", [b"", b'[{"number": 1, "is_who', b'{"number": 1}', b'[{"number": 1}]'])
 def test_an_index_that_is_not_what_was_written_is_named_with_where_it_came_from(
     prompts: PromptDataset, tmp_path: Path, content: bytes
