@@ -23,12 +23,12 @@ from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.ranges import Purpose
 from agentrl.data.prompts import PromptDataset
-from agentrl.engine.simulated.engine import SimulatedEngine
 from agentrl.errors import ConfigError
 from agentrl.run.plan import check_plugins
 from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.run.prompt_sets import overlong_warnings, training_prompts
 from agentrl.runners.command_line import make_parser, run_command
+from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.reward import SIMULATED_REWARD
 from agentrl.simulation.tool import SIMULATED_TOOL
 from agentrl.simulation.virtual_time import run_in_virtual_time

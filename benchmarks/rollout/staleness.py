@@ -22,9 +22,9 @@ from agentrl import clock
 from agentrl.agent_loop.scheduling.rollout_stream import rollout_stream
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.ranges import Purpose
-from agentrl.engine.simulated.engine import SimulatedEngine
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start
+from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from benchmarks.judge import report

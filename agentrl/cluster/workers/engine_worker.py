@@ -85,7 +85,7 @@ def _build_engine(config: RunConfig) -> Engine:
 
             return TransformersEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
         case "simulated":
-            from agentrl.engine.simulated.engine import SimulatedEngine  # loads transformers
+            from agentrl.simulation.engine import SimulatedEngine  # loads transformers
 
             return SimulatedEngine(config.model, config.rollout)
         case "openai":

@@ -3,7 +3,7 @@
 import pytest
 
 from agentrl.config.schema.run import SimulatedEngineSection
-from agentrl.engine.simulated.batch_model import BatchSimulation, SimulatedRequest
+from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
 
 
 def make_batch(*, kv_tokens: int = 10_000, max_running: int = 100, max_batched_tokens: int = 1000) -> BatchSimulation:

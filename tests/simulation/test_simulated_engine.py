@@ -7,7 +7,7 @@ import pytest
 from agentrl import clock
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.schema.run import ModelSection, RolloutSection, SimulatedEngineSection
-from agentrl.engine.simulated.engine import SimulatedEngine
+from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import Transport, WeightSource

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from agentrl import clock
 from agentrl.config.schema.run import ModelSection, RolloutSection, SimulatedEngineSection
 from agentrl.engine.base import EngineStats
-from agentrl.engine.simulated.batch_model import BatchSimulation, SimulatedRequest
+from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 

@@ -1,1 +1,0 @@
-"""An engine without a model, for simulated runs."""
