@@ -67,7 +67,6 @@ ISLANDS = {
         "agentrl/training/",
         "agentrl/models/",
         "agentrl/engine/",
-        "agentrl/simulation/engine.py",
         "agentrl/agent_loop/chat_template.py",
         "agentrl/agent_loop/chat_tokens.py",
     ),

@@ -1,1 +1,1 @@
-"""Runs in virtual time, with a tool and a reward that are simulated."""
+"""Runs in virtual time: an engine, a tool and a reward that only take the time of real ones."""

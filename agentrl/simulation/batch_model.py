@@ -21,10 +21,10 @@ class SimulatedRequest:
     """A request of the simulation."""
 
     request_id: str
-    opening: bytes
+    opening: str
     """Key of the first turn's prompt, which the trajectories of a group share."""
     num_opening_tokens: int
-    trajectory: bytes
+    trajectory: str
     """Key of its trajectory, whose past turns may be in the cache."""
     num_prompt_tokens: int
     num_to_sample: int
@@ -44,14 +44,14 @@ class SimulatedRequest:
         return self.num_prompt_tokens + self.num_sampled
 
     @property
-    def num_to_compute(self) -> int:
-        """Tokens without keys and values."""
-        return self.num_tokens - self.num_computed
-
-    @property
     def num_to_prefill(self) -> int:
         """Tokens to compute before the next can be sampled; the last sampled token is part of sampling."""
-        return self.num_to_compute - (self.num_sampled > 0)
+        return self.num_tokens - self.num_computed - (self.num_sampled > 0)
+
+    def lose_memory(self) -> None:
+        """Drop the keys and values; they are computed again."""
+        self.num_once_computed = max(self.num_once_computed, self.num_computed)
+        self.num_computed = 0
 
 
 @dataclass(slots=True)
@@ -67,17 +67,31 @@ class BatchCounts:
     """Part of `prefilled` that was computed before for the same trajectory, and lost by a preemption or between turns."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Steps:
+    """One step, or several equal ones."""
+
+    starts_at: float
+    step_s: float
+    num_steps: int
+    prefills: list[tuple[SimulatedRequest, int]]
+    samplers: list[SimulatedRequest]
+
+    @property
+    def ends_at(self) -> float:
+        return self.starts_at + self.num_steps * self.step_s
+
+
 class BatchSimulation:
     """Running and waiting requests of one engine."""
 
     def __init__(self, section: SimulatedEngineSection) -> None:
-        """Take the parameters of time and memory."""
         self._section = section
         self.policy_version = 0
         self.counts = BatchCounts()
         self.running: list[SimulatedRequest] = []
         self.waiting: deque[SimulatedRequest] = deque()
-        self._cache: OrderedDict[bytes, int] = OrderedDict()
+        self._cache: OrderedDict[str, int] = OrderedDict()
         """Cached tokens of openings, and of trajectories beyond their opening; least recently used first."""
         self._cached_tokens = 0
         self.used_tokens = 0
@@ -92,25 +106,25 @@ class BatchSimulation:
         return None if self._step is None else self._step.ends_at
 
     def add(self, request: SimulatedRequest, now: float) -> None:
-        """Queue a request; it is admitted at the end of a step."""
+        """Queue a request; it is admitted at the end of the current step."""
         self.waiting.append(request)
-        if self._step is None:
+        step = self._step
+        if step is None:
             self._begin_steps(now)
         else:
-            self._step.shorten(now)
+            step.num_steps = min(step.num_steps, max(1, math.ceil((now - step.starts_at) / step.step_s)))
 
     def remove(self, request: SimulatedRequest, now: float) -> None:
-        """Remove a request early; it keeps the tokens of the last full step."""
+        """Remove a request early; it keeps the tokens of the last full step, and the others' step takes as long."""
         self._catch_up(now)
         if request in self.waiting:
             self.waiting.remove(request)
         elif request in self.running:
-            self._stop(request)
-            self._keep(request)
+            self._end(request)
             if self._step is not None:
-                self._step.leave_out(request)
+                self._step.prefills = [prefill for prefill in self._step.prefills if prefill[0] is not request]
+                self._step.samplers = [other for other in self._step.samplers if other is not request]
         if self._step is not None and not self.running:
-            self._step = None
             self._begin_steps(now)
 
     def pause(self, now: float) -> None:
@@ -128,29 +142,14 @@ class BatchSimulation:
         self._cache.clear()
         self._cached_tokens = self.used_tokens = 0
         for request in self.running:
-            request.num_once_computed = max(request.num_once_computed, request.num_computed)
-            request.num_computed = 0
+            request.lose_memory()
         self._prefilling = list(self.running)
 
     def advance(self, now: float) -> list[SimulatedRequest]:
         """Run the steps that have ended by `now`; return the requests that sampled their last token."""
-        if self._step is None or now < self._step.ends_at:
-            return []
-        ended = self._end_steps(self._step)
-        self._begin_steps(now)
-        return ended
-
-    def _catch_up(self, now: float) -> None:
-        """Run those of the current steps that are over by `now`."""
         step = self._step
-        if step is None:
-            return
-        done = step.num_done_by(now)
-        if done:
-            self._sample(step, done)
-            step.forget(done)
-
-    def _end_steps(self, step: "_Steps") -> list[SimulatedRequest]:
+        if step is None or now < step.ends_at:
+            return []
         for request, num_tokens in step.prefills:
             before = request.num_computed
             request.num_computed += num_tokens
@@ -160,11 +159,22 @@ class BatchSimulation:
         self._sample(step, step.num_steps)
         ended = [request for request in step.samplers if request.num_sampled >= request.num_to_sample]
         for request in ended:
-            self._stop(request)
-            self._keep(request)
+            self._end(request)
+        self._begin_steps(now)
         return ended
 
-    def _sample(self, step: "_Steps", num_steps: int) -> None:
+    def _catch_up(self, now: float) -> None:
+        """Run those of the current steps that are over by `now`; a step that prefills counts only at its end."""
+        step = self._step
+        if step is None or step.prefills:
+            return
+        num_done = min(step.num_steps - 1, max(0, math.floor((now - step.starts_at) / step.step_s)))
+        if num_done:
+            self._sample(step, num_done)
+            step.starts_at += num_done * step.step_s
+            step.num_steps -= num_done
+
+    def _sample(self, step: _Steps, num_steps: int) -> None:
         version = self.policy_version
         for request in step.samplers:
             spans = request.version_spans
@@ -172,7 +182,7 @@ class BatchSimulation:
                 spans.append((request.num_sampled, version))
             request.num_sampled += num_steps
             # The keys of the last token are computed by the next step.
-            num_computed = request.num_prompt_tokens + request.num_sampled - 1
+            num_computed = request.num_tokens - 1
             self.used_tokens += num_computed - request.num_computed
             request.num_computed = num_computed
         self.counts.generated += num_steps * len(step.samplers)
@@ -182,8 +192,8 @@ class BatchSimulation:
     def _begin_steps(self, now: float) -> None:
         self._admit(now)
         self._make_room()
+        self._step = None
         if not self.running:
-            self._step = None
             return
         section = self._section
         budget = section.max_batched_tokens
@@ -197,25 +207,22 @@ class BatchSimulation:
                 prefills.append((request, num_tokens))
             if num_tokens < missing:
                 unready.add(request)
-        samplers = [request for request in self.running if request not in unready] if unready else list(self.running)
+        samplers = [request for request in self.running if request not in unready]
         duration_s = 1e-3 * (
             section.step_ms
             + section.step_ms_per_request * len(self.running)
             + section.step_ms_per_prefill_token * (section.max_batched_tokens - budget)
         )
-        num_steps = 1 if prefills else self._steps_without_change(samplers)
+        num_steps = 1
+        if not prefills:  # until the first request ends or the memory is full, nothing changes
+            to_first_end = min(request.num_to_sample - request.num_sampled for request in samplers)
+            num_steps = max(1, min(to_first_end, (section.kv_tokens - self.used_tokens) // len(samplers)))
         self._step = _Steps(starts_at=now, step_s=duration_s, num_steps=num_steps, prefills=prefills, samplers=samplers)
-
-    def _steps_without_change(self, samplers: list[SimulatedRequest]) -> int:
-        """Return the number of steps until the first request ends or the memory is full."""
-        to_first_end = min(request.num_to_sample - request.num_sampled for request in samplers)
-        free = self._section.kv_tokens - self.used_tokens
-        return max(1, min(to_first_end, free // len(samplers)))
 
     def _admit(self, now: float) -> None:
         if not self.waiting:
             return
-        needed = self.used_tokens + sum(request.num_to_compute for request in self._prefilling)
+        needed = self.used_tokens + self._missing_tokens()
         while self.waiting and len(self.running) < self._section.max_running:
             request = self.waiting[0]
             needed += request.num_tokens
@@ -232,23 +239,33 @@ class BatchSimulation:
     def _make_room(self) -> None:
         """Preempt the last admitted requests until the next step's tokens fit."""
         # One token for each that samples, all missing tokens for each that prefills.
-        needed = self.used_tokens + len(self.running) - len(self._prefilling)
-        needed += sum(request.num_to_compute for request in self._prefilling)
+        needed = self.used_tokens + len(self.running) - len(self._prefilling) + self._missing_tokens()
         while len(self.running) > 1 and needed > self._section.kv_tokens:
             victim = self.running[-1]
             needed -= max(victim.num_tokens, victim.num_computed + 1)
             self._stop(victim)
-            victim.num_once_computed = max(victim.num_once_computed, victim.num_computed)
-            victim.num_computed = 0
+            victim.lose_memory()
             self.counts.preemptions += 1
             self.waiting.appendleft(victim)
         self._evict()
+
+    def _missing_tokens(self) -> int:
+        return sum(request.num_tokens - request.num_computed for request in self._prefilling)
 
     def _stop(self, request: SimulatedRequest) -> None:
         self.running.remove(request)
         self.used_tokens -= request.num_computed
         if request in self._prefilling:
             self._prefilling.remove(request)
+
+    def _end(self, request: SimulatedRequest) -> None:
+        """Stop a request, and cache its opening and the rest, which serves one trajectory only and is evicted first."""
+        self._stop(request)
+        opening = min(request.num_opening_tokens, request.num_computed)
+        for key, num_tokens in ((request.trajectory, request.num_computed - opening), (request.opening, opening)):
+            self._cached_tokens += num_tokens - self._cache.pop(key, 0)
+            self._cache[key] = num_tokens
+        self._evict()
 
     def _find_prefix(self, request: SimulatedRequest) -> None:
         if request.num_sampled:
@@ -261,14 +278,6 @@ class BatchSimulation:
             request.num_computed = min(opening + past, request.num_prompt_tokens - 1)
             self.counts.cached += request.num_computed
 
-    def _keep(self, request: SimulatedRequest) -> None:
-        """Cache the first prompt and the rest apart: the rest serves one trajectory only, and is evicted first."""
-        opening = min(request.num_opening_tokens, request.num_computed)
-        for key, num_tokens in ((request.trajectory, request.num_computed - opening), (request.opening, opening)):
-            self._cached_tokens += num_tokens - self._cache.pop(key, 0)
-            self._cache[key] = num_tokens
-        self._evict()
-
     def _evict(self) -> None:
         excess = self._cached_tokens + self.used_tokens - self._section.kv_tokens
         while self._cache and excess > 0:
@@ -280,37 +289,3 @@ class BatchSimulation:
                 self._cache[key] = num_tokens - dropped
             self._cached_tokens -= dropped
             excess -= dropped
-
-
-@dataclass(slots=True, kw_only=True)
-class _Steps:
-    """One step, or several equal ones."""
-
-    starts_at: float
-    step_s: float
-    num_steps: int
-    prefills: list[tuple[SimulatedRequest, int]]
-    samplers: list[SimulatedRequest]
-
-    @property
-    def ends_at(self) -> float:
-        return self.starts_at + self.num_steps * self.step_s
-
-    def num_done_by(self, now: float) -> int:
-        """Return the number of finished steps; a step that prefills counts only at its end."""
-        if self.prefills:
-            return 0
-        return min(self.num_steps - 1, max(0, math.floor((now - self.starts_at) / self.step_s)))
-
-    def shorten(self, now: float) -> None:
-        """End with the current step."""
-        self.num_steps = min(self.num_steps, max(1, math.ceil((now - self.starts_at) / self.step_s)))
-
-    def leave_out(self, request: SimulatedRequest) -> None:
-        """Drop a removed request; the duration of the steps stays."""
-        self.prefills = [(other, num_tokens) for other, num_tokens in self.prefills if other is not request]
-        self.samplers = [other for other in self.samplers if other is not request]
-
-    def forget(self, num_done: int) -> None:
-        self.starts_at += num_done * self.step_s
-        self.num_steps -= num_done

@@ -11,16 +11,15 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
 from agentrl import clock
-from agentrl.config.schema.run import ModelSection, RolloutSection, SimulatedEngineSection
+from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
+from agentrl.models.tokenizer import load_tokenizer
 from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
-_TOOL_CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
+_TOOL_CALL = '<tool_call>\n{"name": "simulated_tool", "arguments": %s}\n</tool_call>'
 _ANSWER = "<answer>0</answer>"
 _FILLER = " and"
 _LOGPROB = -0.5
@@ -39,14 +38,13 @@ class _Past:
     """Tokens computed here, still cached or not."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    request: SimulatedRequest
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Turn(SimulatedRequest):
+    """A request with its text, and the future of its caller."""
+
     token_ids: list[int]
-    """Token ids of the whole turn."""
     finish_reason: FinishReason
     answer: asyncio.Future[Completion]
-    deadline: asyncio.TimerHandle
 
 
 class SimulatedEngine:
@@ -60,15 +58,16 @@ class SimulatedEngine:
         self._model_path = model.path
         self._section = rollout.simulated
         self._batch = BatchSimulation(rollout.simulated)
-        self._pending: dict[str, _Pending] = {}
+        self._turns: dict[str, _Turn] = {}
         self._pasts: dict[str, _Past] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
 
     async def start(self) -> None:
         """See `Engine.start`."""
-        tokenizer = await asyncio.to_thread(AutoTokenizer.from_pretrained, self._model_path)
-        self._writer = _Writer(self._section, tokenizer)
+        # Not in a thread: several engines of a process would import transformers at once, which fails.
+        self._tokenizer = load_tokenizer(self._model_path)
+        self._filler, self._answer = self._encode(_FILLER)[-1], self._encode(_ANSWER)
 
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
@@ -77,32 +76,32 @@ class SimulatedEngine:
         loop = asyncio.get_running_loop()
         trajectory, _, number = request_id.rpartition("-")
         past = self._past(trajectory, token_ids)
-        turn = self._writer.write(params, opening=past.opening, trajectory=trajectory, number=int(number))
-        request = SimulatedRequest(
+        text_ids = self._write(params, opening=past.opening, trajectory=trajectory, number=int(number))
+        turn = self._turns[request_id] = _Turn(
             request_id=request_id,
-            opening=past.opening.encode(),
+            opening=past.opening,
             num_opening_tokens=past.num_opening_tokens,
-            trajectory=trajectory.encode(),
+            trajectory=trajectory,
             num_prompt_tokens=len(token_ids),
-            num_to_sample=len(turn.token_ids),
+            num_to_sample=min(len(text_ids), params.max_tokens),
             num_once_computed=past.num_computed,
             arrived_at=clock.now(),
-        )
-        pending = self._pending[request_id] = _Pending(
-            request=request,
-            token_ids=turn.token_ids,
-            finish_reason=turn.finish_reason,
+            token_ids=text_ids,
+            finish_reason=FinishReason.LENGTH if len(text_ids) > params.max_tokens else FinishReason.STOP,
             answer=loop.create_future(),
-            deadline=loop.call_later(deadline.remaining_s(), self._end_early, request_id),
         )
-        self._add(request)
+        timer = loop.call_later(deadline.remaining_s(), self._end_early, request_id)
+        if self._paused:
+            self._batch.waiting.append(turn)
+        else:
+            self._batch.add(turn, clock.now())
+            self._wake_at_next_event()
         try:
-            return await pending.answer
+            return await turn.answer
         finally:
-            past.num_computed = max(request.num_computed, request.num_once_computed)
-            pending.deadline.cancel()
-            if request_id in self._pending:  # the awaiting task was cancelled
-                self._end_early(request_id)
+            past.num_computed = max(turn.num_computed, turn.num_once_computed)
+            timer.cancel()
+            self._end_early(request_id)  # the awaiting task may have been cancelled
 
     async def abort(self, request_id: str) -> None:
         """See `Engine.abort`."""
@@ -111,10 +110,9 @@ class SimulatedEngine:
     async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
         """See `Engine.pause`."""
         if mode == "wait":
-            await asyncio.gather(*(pending.answer for pending in self._pending.values()), return_exceptions=True)
+            await asyncio.gather(*(turn.answer for turn in self._turns.values()), return_exceptions=True)
         elif mode == "abort":
-            for request_id in list(self._pending):
-                self._end_early(request_id)
+            await self.aclose()
         self._paused = True
         self._batch.pause(clock.now())
         self._wake_at_next_event()
@@ -164,7 +162,7 @@ class SimulatedEngine:
 
     async def aclose(self) -> None:
         """See `Engine.aclose`."""
-        for request_id in list(self._pending):
+        for request_id in list(self._turns):
             self._end_early(request_id)
 
     def _past(self, trajectory: str, token_ids: list[int]) -> _Past:
@@ -176,45 +174,33 @@ class SimulatedEngine:
                 del self._pasts[next(iter(self._pasts))]
         return past
 
-    def _add(self, request: SimulatedRequest) -> None:
-        if self._paused:
-            self._batch.waiting.append(request)
-        else:
-            self._batch.add(request, clock.now())
-            self._wake_at_next_event()
-
     def _end_early(self, request_id: str) -> None:
-        pending = self._pending.get(request_id)
-        if pending is None:
-            return
-        self._batch.remove(pending.request, clock.now())
-        self._answer(pending, FinishReason.ABORT)
-        if self._paused:
-            self._batch.pause(clock.now())
-        self._wake_at_next_event()
+        if turn := self._turns.get(request_id):
+            self._batch.remove(turn, clock.now())
+            self._end(turn, FinishReason.ABORT)
+            if self._paused:
+                self._batch.pause(clock.now())
+            self._wake_at_next_event()
 
     def _take_events(self) -> None:
         self._timer = None
         for request in self._batch.advance(clock.now()):
-            pending = self._pending[request.request_id]
-            self._answer(pending, pending.finish_reason)
+            turn = self._turns[request.request_id]
+            self._end(turn, turn.finish_reason)
         self._wake_at_next_event()
 
-    def _answer(self, pending: _Pending, reason: FinishReason) -> None:
-        request = pending.request
-        del self._pending[request.request_id]
-        if pending.answer.done():
-            return
-        token_ids = pending.token_ids[: request.num_sampled]
-        pending.answer.set_result(
-            Completion(
-                token_ids=token_ids,
-                logprobs=[_LOGPROB] * len(token_ids),
-                finish_reason=reason,
-                version_spans=tuple(request.version_spans) or ((0, self._batch.policy_version),),
-                queue_s=clock.now() - request.arrived_at if request.queue_s is None else request.queue_s,
-            )
+    def _end(self, turn: _Turn, reason: FinishReason) -> None:
+        del self._turns[turn.request_id]
+        if turn.answer.done():
+            return  # its caller was cancelled
+        completion = Completion(
+            token_ids=turn.token_ids[: turn.num_sampled],
+            logprobs=[_LOGPROB] * turn.num_sampled,
+            finish_reason=reason,
+            version_spans=tuple(turn.version_spans) or ((0, self._batch.policy_version),),
+            queue_s=clock.now() - turn.arrived_at if turn.queue_s is None else turn.queue_s,
         )
+        turn.answer.set_result(completion)
 
     def _wake_at_next_event(self) -> None:
         if self._timer is not None:
@@ -224,35 +210,17 @@ class SimulatedEngine:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, at - clock.now()), self._take_events)
 
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    token_ids: list[int]
-    finish_reason: FinishReason
-
-
-class _Writer:
-    """Writes turns: filler of a random length, and a tool call or an answer at the end."""
-
-    def __init__(self, section: SimulatedEngineSection, tokenizer: PreTrainedTokenizerFast) -> None:
-        self._section = section
-        self._tokenizer = tokenizer
-        self._filler = self._encode(_FILLER)[-1]
-        self._answer = self._encode(_ANSWER)
-
-    def write(self, params: SamplingParams, *, opening: str, trajectory: str, number: int) -> _Turn:
+    def _write(self, params: SamplingParams, *, opening: str, trajectory: str, number: int) -> list[int]:
+        """Return the token ids of a turn: filler of a random length, and a tool call or an answer at the end."""
         section, rng = self._section, random.Random(params.seed)
         num_turns = random.Random(trajectory).randint(section.min_turns, section.max_turns)
         logarithm = random.Random(opening).gauss(math.log(section.turn_tokens_median), section.prompt_sigma)
         length = round(rng.lognormvariate(logarithm, section.turn_tokens_sigma))
         end = self._answer
         if number + 1 < num_turns:
-            end = self._encode(_TOOL_CALL % ("simulated_tool", json.dumps({"seed": rng.getrandbits(32)})))
+            end = self._encode(_TOOL_CALL % json.dumps({"seed": rng.getrandbits(32)}))
         end = [*end, *params.stop_token_ids[:1]]
-        token_ids = [self._filler] * max(0, length - len(end)) + end
-        if len(token_ids) > params.max_tokens:
-            return _Turn(token_ids[: params.max_tokens], FinishReason.LENGTH)
-        return _Turn(token_ids, FinishReason.STOP)
+        return [self._filler] * max(0, length - len(end)) + end
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)

@@ -22,22 +22,16 @@ class SimulatedReward:
     """See `Reward`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Check the config.
-
-        Raises:
-            ConfigError: a wrong key.
-        """
-        self._accuracy = read_plain_config(
-            SimulatedRewardConfig, config, source=f"reward `{SIMULATED_REWARD}`"
-        ).accuracy
+        """Check the config (ConfigError)."""
+        self._settings = read_plain_config(SimulatedRewardConfig, config, source=f"reward `{SIMULATED_REWARD}`")
 
     async def start(self) -> None:
-        """See `Reward.start`; there is nothing to open."""
+        """See `Reward.start`."""
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
         """See `Reward.score`."""
         digest = hashlib.blake2b("".join([prompt.prompt_id, *(turn.text for turn in turns)]).encode(), digest_size=4)
-        return float(int.from_bytes(digest.digest(), "big") < self._accuracy * 2**32)
+        return float(int.from_bytes(digest.digest(), "big") < self._settings.accuracy * 2**32)
 
     async def aclose(self) -> None:
         """See `Reward.aclose`."""

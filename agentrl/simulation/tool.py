@@ -43,40 +43,30 @@ class SimulatedTool:
     """See `Tool`."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Check the config.
-
-        Raises:
-            ConfigError: a wrong key.
-        """
+        """Check the config (ConfigError)."""
         self._settings = read_plain_config(SimulatedToolConfig, config, source=f"tool `{SIMULATED_TOOL}`")
         self.schema = schema or SIMULATED_TOOL_SCHEMA
         self._slots = asyncio.Semaphore(self._settings.num_slots) if self._settings.num_slots else None
 
     async def start(self) -> None:
-        """See `Tool.start`; there is nothing to open."""
+        """See `Tool.start`."""
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """See `Tool.call`."""
         settings = self._settings
         time_s = random.Random(arguments["seed"]).lognormvariate(math.log(settings.time_median_s), settings.time_sigma)
         time_s = min(max(time_s, settings.min_time_s), settings.max_time_s)
+        arrived_at = clock.now()
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
-                queue_s = await self._take(time_s)
+            async with asyncio.timeout(deadline.remaining_s()), self._slots or contextlib.nullcontext():
+                queue_s = clock.now() - arrived_at
+                await asyncio.sleep(time_s)
         except TimeoutError:
             return ToolResult(status=ToolStatus.TIMEOUT, text="failure: time limit exceeded")
         return ToolResult(status=ToolStatus.OK, text="0" * settings.result_chars, queue_s=queue_s)
 
     async def end_episode(self, episode: Episode) -> None:
-        """See `Tool.end_episode`; nothing is kept."""
+        """See `Tool.end_episode`."""
 
     async def aclose(self) -> None:
         """See `Tool.aclose`."""
-
-    async def _take(self, time_s: float) -> float:
-        """Wait for a slot and sleep; return the seconds of waiting."""
-        arrived_at = clock.now()
-        async with self._slots or contextlib.nullcontext():
-            started_at = clock.now()
-            await asyncio.sleep(time_s)
-        return started_at - arrived_at

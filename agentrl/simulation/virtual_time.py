@@ -18,32 +18,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self._now_s = 0.0
-        self._num_in_threads = 0
+        self.now_s = 0.0
+        self.num_in_threads = 0
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
-        return self._now_s
+        return self.now_s
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run in a real thread, for which the clock stands still."""
         future = super().run_in_executor(executor, func, *args)
-        self._num_in_threads += 1
-        future.add_done_callback(self._one_less_in_threads)
+        self.num_in_threads += 1
+        future.add_done_callback(self._note_returned)
         return future
 
-    @property
-    def is_computing(self) -> bool:
-        """True while a thread has not returned."""
-        return self._num_in_threads > 0
-
-    def jump(self, seconds: float) -> None:
-        """Let so much time pass."""
-        self._now_s += seconds
-
-    def _one_less_in_threads(self, _: asyncio.Future[Any]) -> None:
-        self._num_in_threads -= 1
+    def _note_returned(self, _: asyncio.Future[Any]) -> None:
+        self.num_in_threads -= 1
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -52,11 +43,11 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or self._loop.is_computing:
+        if timeout is None or self._loop.num_in_threads:
             return super().select(None if timeout != 0 else 0)
         ready = super().select(0)
         if not ready:
-            self._loop.jump(timeout)
+            self._loop.now_s += timeout
         return ready
 
 

@@ -24,9 +24,9 @@ def request(
 ) -> SimulatedRequest:
     return SimulatedRequest(
         request_id=name,
-        opening=(opening or f"opening of {name}").encode(),
+        opening=opening or f"opening of {name}",
         num_opening_tokens=num_opening,
-        trajectory=name.encode(),
+        trajectory=name,
         num_prompt_tokens=prompt,
         num_to_sample=sample,
     )

@@ -12,7 +12,7 @@ from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import Transport, WeightSource
 
-MODEL = ModelSection(path=str(Path(__file__).parents[3] / "examples/arithmetic/policy"))
+MODEL = ModelSection(path=str(Path(__file__).parents[2] / "examples/arithmetic/policy"))
 TURN_END = 7
 NOWHERE = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
 
@@ -41,7 +41,7 @@ def test_a_turn_follows_from_its_seed_and_ends_as_an_agent_s_does():
     first, second, engine = run_in_virtual_time(main())
     assert [completion.token_ids for completion in first] == [completion.token_ids for completion in second]
     assert len({len(completion.token_ids) for completion in first}) > 30
-    texts = [str(engine._writer._tokenizer.decode(completion.token_ids)) for completion in first]
+    texts = [str(engine._tokenizer.decode(completion.token_ids)) for completion in first]
     calls = [parse_tool_calls(text, id_prefix="0") for text in texts]
     assert {call.name for turn in calls for call in turn} == {"simulated_tool"}
     assert all(calls), "there is one turn more at least"
@@ -56,7 +56,7 @@ def test_a_trajectory_has_as_many_turns_as_the_config_allows_and_answers_in_the_
 
         async def answers(sample: int, turn: int) -> bool:
             completion = await ask(engine, seed=1000 * sample + turn, name=f"1-p-{sample}-{turn}")
-            return "<answer>" in str(engine._writer._tokenizer.decode(completion.token_ids))
+            return "<answer>" in str(engine._tokenizer.decode(completion.token_ids))
 
         return [[await answers(sample, turn) for turn in range(4)] for sample in range(60)]
 
@@ -119,7 +119,7 @@ def test_a_cancelled_request_frees_its_place():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         stats = await engine.stats()
-        assert (stats.num_running, stats.num_waiting, engine._pending) == (0, 0, {})
+        assert (stats.num_running, stats.num_waiting, engine._turns) == (0, 0, {})
 
     run_in_virtual_time(main())
 
