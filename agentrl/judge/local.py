@@ -1,10 +1,8 @@
 """A code judge for one run, on this machine and a free port; it is restarted if it dies, and stopped with the run."""
 
-import contextlib
 import logging
 import math
 import os
-import queue
 import re
 import subprocess
 import sys
@@ -19,16 +17,15 @@ from agentrl.errors import ConfigError, JudgeUnavailableError
 
 logger = logging.getLogger(__name__)
 
-_LISTENING = re.compile(r"listening on (?P<url>http://\S+:\d+)")
+_LISTENING = re.compile(rb"listening on (http://\S+:\d+)\s")
 _OF_ANOTHER_JUDGE = re.compile(
     r"CODE_JUDGE_|MAX_(EXECUTION_TIME|MEMORY|WORKERS|STDOUT_ERROR_LENGTH|QUEUE_WORK_LIFE_TIME)$"
 )
 """Environment variables of other judges; this judge's settings are in the config."""
-
 _MAX_QUOTED_CHARACTERS = 2000
 """Length of the judge's output in an error."""
-
 _START_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 0.02
 _STOP_TIMEOUT_S = 5.0
 _MAX_DEATHS = 5
 """Consecutive deaths after which the judge is not restarted."""
@@ -36,10 +33,6 @@ _FORGIVEN_AFTER_S = 600.0
 """Working time after which earlier deaths no longer count."""
 _FIRST_BACK_OFF_S = 0.5
 """Pause before the second restart; doubled by every further death."""
-
-
-class _KilledError(JudgeUnavailableError):
-    """The judge was killed while it started."""
 
 
 class LocalJudge:
@@ -60,43 +53,33 @@ class LocalJudge:
             port: port to listen on; 0: any free one.
             token: bearer token to demand; required unless `host` is a loopback address.
         """
+        self.url = ""
+        self.host, self.port = host, port
         self._section = section
-        self._listen_on = host
-        self._first_port = port
         self._token = token
-        self._process: subprocess.Popen[str] | None = None
-        self._errors: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[str]
         self._watcher = threading.Thread(target=self._watch, name="judge-watch", daemon=True)
         self._starting = threading.Lock()
         self._is_stopping = threading.Event()
-        self.url = ""
-
-    @property
-    def host(self) -> str:
-        """Address that the judge listens on."""
-        return urlsplit(self.url).hostname or ""
-
-    @property
-    def port(self) -> int:
-        """Port that the judge listens on, or will listen on."""
-        return urlsplit(self.url).port or self._first_port
 
     def __enter__(self) -> "LocalJudge":
         """Start the judge and wait until it listens.
 
         Raises:
             ConfigError: it refuses to start, for instance because the machine cannot give `judge.min_isolation`.
-            JudgeUnavailableError: it does not come up in time.
+            JudgeUnavailableError: it does not come up in time, or is killed.
         """
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
         try:
-            self._errors = tempfile.TemporaryFile("w+", errors="replace")
-            self.url = self._first_start()
+            self.url = self._start()
         except OSError as error:
             self._stop()
             raise ConfigError(f"judge: cannot be started: {error}") from error
         except BaseException:
             self._stop()
             raise
+        self.port = urlsplit(self.url).port or 0
         logger.info("judge: listening on %s", self.url)
         if warnings := self._error_text():
             logger.warning("%s", warnings.removeprefix("WARNING "))
@@ -107,34 +90,62 @@ class LocalJudge:
         """Stop the judge and every program in it."""
         self._stop()
 
-    def _first_start(self) -> str:
-        """Start a process, and restart it if it is killed: it is not watched yet."""
-        for _ in range(_MAX_DEATHS):
-            with contextlib.suppress(_KilledError):
-                return self._start()
-            logger.warning("judge: killed before it listened; restarting")
-        return self._start()
-
     def _start(self) -> str:
         """Start a process and return its URL, once it listens there."""
         environment = {name: value for name, value in os.environ.items() if not _OF_ANOTHER_JUDGE.match(name)}
         if self._token is not None:
             environment["CODE_JUDGE_TOKEN"] = self._token
-        with self._starting:
-            if self._is_stopping.is_set():
-                raise JudgeUnavailableError("judge: it is being stopped")
-            # A separate session: Ctrl-C must reach the run only, which stops the judge later.
-            self._process = subprocess.Popen(
-                self._command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=environment,
-                text=True,
-                errors="replace",
-                start_new_session=True,
+        with tempfile.TemporaryFile() as output:
+            with self._starting:
+                if self._is_stopping.is_set():
+                    raise JudgeUnavailableError("judge: it is being stopped")
+                # A separate session: Ctrl-C must reach the run only, which stops the judge later.
+                self._process = process = subprocess.Popen(
+                    self._command(),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=self._errors,
+                    env=environment,
+                    start_new_session=True,
+                )
+            give_up_at = time.monotonic() + _START_TIMEOUT_S
+            while time.monotonic() < give_up_at:
+                if match := _LISTENING.search(os.pread(output.fileno(), 4096, 0)):
+                    return match[1].decode()
+                if process.poll() is not None:
+                    raise self._start_error(process.returncode)
+                time.sleep(_LOOK_EVERY_S)
+        raise JudgeUnavailableError(
+            f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'no error output'}"
+        )
+
+    def _command(self) -> list[str]:
+        limits = self._section
+        options = {
+            "host": self.host,
+            "port": self.port,
+            "log-level": "warning",
+            "require-isolation": limits.min_isolation,
+            "num-slots": limits.num_slots,
+            "max-wall-time-s": f"{limits.max_wall_time_s:g}",
+            "max-cpu-time-s": f"{limits.max_wall_time_s / 2:g}",
+            "max-memory-mb": limits.max_memory_mb,
+        }
+        # `-P`: a file beside the config must not shadow a module of the judge.
+        command = [sys.executable, "-P", "-m", "code_judge_server", "--exit-with-stdin"]
+        return command + [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+    def _start_error(self, code: int) -> Exception:
+        text = self._error_text()
+        if code < 0:
+            return JudgeUnavailableError(
+                f"judge: killed by signal {-code} before it listened. Its output: {text or 'none'}"
             )
-        return self._wait_until_listening(self._process)
+        too_weak = f" (`judge.min_isolation` is `{self._section.min_isolation}`; set it to a weaker tier to allow that)"
+        return ConfigError(
+            f"judge: it ended with code {code} instead of listening{too_weak if 'require_isolation' in text else ''}. "
+            f"Its output: {text}"
+        )
 
     def _watch(self) -> None:
         """Restart the judge whenever it dies, at most a few times in a row."""
@@ -153,81 +164,30 @@ class LocalJudge:
                 logger.error("%s; %d times in a row, not restarted, its programs fail", cause, num_deaths)
                 return
             logger.warning("%s; restarting", cause)
-            if self._try_restart():
+            try:
+                self._start()
+            except (ConfigError, JudgeUnavailableError) as error:
+                logger.warning("%s", error)
+                if self._process is not None:
+                    self._process.kill()  # it may hang, and this thread waits for it
+            else:
                 started_at = time.monotonic()
                 logger.info("judge: listening on %s again", self.url)
 
-    def _try_restart(self) -> bool:
-        try:
-            self._start()
-        except (ConfigError, JudgeUnavailableError) as error:
-            logger.warning("%s", error)
-            if self._process is not None:
-                self._process.kill()  # it may hang, and `_watch` waits for it
-            return False
-        return True
-
-    def _command(self) -> list[str]:
-        limits = self._section
-        # `-P`: a file beside the config must not shadow a module of the judge.
-        command = [sys.executable, "-P", "-m", "code_judge_server", "--host", self._listen_on, "--port", str(self.port)]
-        command += [
-            "--exit-with-stdin",
-            "--log-level",
-            "warning",
-            "--require-isolation",
-            limits.min_isolation,
-            "--num-slots",
-            str(limits.num_slots),
-        ]
-        command += [
-            "--max-wall-time-s",
-            f"{limits.max_wall_time_s:g}",
-            "--max-cpu-time-s",
-            f"{limits.max_wall_time_s / 2:g}",
-        ]
-        return [*command, "--max-memory-mb", str(limits.max_memory_mb)]
-
-    def _wait_until_listening(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None, "piped"
-        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # The thread reads to the end, so that the judge never blocks on a full pipe.
-        threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True).start()
-        give_up_at = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
-                line = lines.get(timeout=max(0.0, give_up_at - time.monotonic()))
-            except queue.Empty:
-                raise JudgeUnavailableError(
-                    f"judge: not listening after {_START_TIMEOUT_S:g} s: {self._error_text() or 'no error output'}"
-                ) from None
-            if match := _LISTENING.search(line):
-                return match["url"]
-            if not line:
-                code, text = process.wait(), self._error_text()
-                if code < 0:
-                    raise _KilledError(
-                        f"judge: killed by signal {-code} before it listened. Its output: {text or 'none'}"
-                    )
-                too_weak = f" (`judge.min_isolation` is `{self._section.min_isolation}`; set it to a weaker tier to allow that)"
-                raise ConfigError(
-                    f"judge: it ended with code {code} instead of listening{too_weak if 'require_isolation' in text else ''}. "
-                    f"Its output: {text}"
-                )
-
     def _error_text(self) -> str:
-        if self._errors is None:
-            return ""
+        """Return the end of the judge's error output in one line, of tracebacks the exceptions alone."""
         self._errors.seek(0)
-        return _without_traceback(self._errors.read())
+        lines = self._errors.read().splitlines()
+        text = " ".join(line for line in lines if not line.startswith((" ", "Traceback")))
+        return text[-_MAX_QUOTED_CHARACTERS:].strip()
 
     def _stop(self) -> None:
         with self._starting:
             self._is_stopping.set()
         process = self._process
         if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()  # unlike a signal, it does not let the judge finish its programs
+            assert process.stdin is not None, "piped"
+            process.stdin.close()  # unlike a signal, it does not let the judge finish its programs
             try:
                 process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -236,26 +196,4 @@ class LocalJudge:
                 process.wait()
         if self._watcher.ident is not None:
             self._watcher.join()
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
-
-
-def _without_traceback(text: str) -> str:
-    """Return the output of a process in one line, with only the last line of a traceback."""
-    before, traceback, after = text.rpartition("Traceback (most recent call last):\n")
-    if traceback:
-        # The exception comes after the indented frames.
-        lines = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
-        text = lines[0] if lines else after
-        if lines and before.strip() and "Traceback" not in before:
-            text = f"{before} {text}"
-    return " ".join(text[-_MAX_QUOTED_CHARACTERS:].split())
-
-
-def _forward_lines(stream: IO[str], lines: "queue.SimpleQueue[str]") -> None:
-    """Put every line of `stream` into `lines`, and an empty one at its end."""
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put("")
+        self._errors.close()

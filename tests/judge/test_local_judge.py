@@ -152,15 +152,11 @@ async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> 
     assert not still_running([psutil.Process(pid) for pid in [restarted.pid] if psutil.pid_exists(pid)])
 
 
-def test_a_judge_that_is_killed_before_it_listens_is_started_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_judge_that_is_killed_before_it_listens_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
-    commands, command = [killed, killed], LocalJudge._command
-    monkeypatch.setattr(LocalJudge, "_command", lambda self: commands.pop() if commands else command(self))
-    with LocalJudge(SECTION) as judge:
-        assert is_listening(judge.host, judge.port)
-    assert caplog.text.count("killed before it listened; restarting") == 2
+    monkeypatch.setattr(LocalJudge, "_command", lambda self: killed)
+    with pytest.raises(JudgeUnavailableError, match="killed by signal 9 before it listened"), LocalJudge(SECTION):
+        pass
 
 
 def test_a_judge_that_dies_again_and_again_is_given_up_with_its_last_words(
