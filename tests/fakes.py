@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from agentrl.engine.base import EngineStats
 from agentrl.errors import EngineError
@@ -80,15 +79,6 @@ class ScriptedEngine:
         self.aborted.append(request_id)
         if aborted := self._running.get(request_id):
             aborted.set()
-
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        self._awake.clear()
-        if mode == "abort":
-            for request_id in list(self._running):
-                await self.abort(request_id)
-
-    async def resume(self) -> None:
-        self._awake.set()
 
     async def sleep(self, level: int) -> None:
         self._awake.clear()

@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from agentrl.errors import EngineError
 from agentrl.types import Completion, Deadline, SamplingParams
@@ -18,18 +18,10 @@ def check_request(
     max_tokens: int,
     vocabulary_size: int,
 ) -> None:
-    """Refuse a request that an engine cannot answer.
-
-    Args:
-        token_ids: the prompt.
-        params: sampling parameters.
-        request_id: id of the request.
-        open_ids: ids of the open requests.
-        max_tokens: context length, prompt and completion together.
-        vocabulary_size: number of the model's token ids.
+    """Refuse a request that an engine with a context of `max_tokens` (prompt and completion) cannot answer.
 
     Raises:
-        EngineError: the id is in use, the prompt is empty, too long or outside the vocabulary, or `max_tokens` is 0.
+        EngineError: the id is in use, the prompt is empty, too long or outside the vocabulary, or there is nothing to sample.
     """
     where = f"engine: request `{request_id}`"
     if request_id in open_ids:
@@ -90,16 +82,8 @@ class Engine(Protocol):
         """End a request early; unknown ids are ignored, since a request may have just finished."""
         ...
 
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Stop sampling: `keep` freezes running requests, `wait` lets them finish, `abort` ends them."""
-        ...
-
-    async def resume(self) -> None:
-        """Undo `pause`."""
-        ...
-
     async def sleep(self, level: int) -> None:
-        """Free device memory: level 1 moves the weights to the host, 2 drops them."""
+        """Free device memory: level 1 moves the weights to the host, 2 drops them. Requests wait until `wake`."""
         ...
 
     async def wake(self, tags: tuple[str, ...]) -> None:

@@ -9,7 +9,6 @@ import json
 import math
 import random
 from dataclasses import dataclass
-from typing import Literal
 
 from agentrl import clock
 from agentrl.config.schema.run import ModelSection, RolloutSection
@@ -61,7 +60,7 @@ class SimulatedEngine:
         self._turns: dict[str, _Turn] = {}
         self._pasts: dict[str, _Past] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = False
+        self._sleeps = False
 
     async def start(self) -> None:
         """See `Engine.start`."""
@@ -91,7 +90,7 @@ class SimulatedEngine:
             answer=loop.create_future(),
         )
         timer = loop.call_later(deadline.remaining_s(), self._end_early, request_id)
-        if self._paused:
+        if self._sleeps:
             self._batch.waiting.append(turn)
         else:
             self._batch.add(turn, clock.now())
@@ -107,36 +106,24 @@ class SimulatedEngine:
         """See `Engine.abort`."""
         self._end_early(request_id)
 
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """See `Engine.pause`."""
-        if mode == "wait":
-            await asyncio.gather(*(turn.answer for turn in self._turns.values()), return_exceptions=True)
-        elif mode == "abort":
-            await self.aclose()
-        self._paused = True
+    async def sleep(self, level: int) -> None:
+        """See `Engine.sleep`."""
+        self._sleeps = True
         self._batch.pause(clock.now())
         self._wake_at_next_event()
 
-    async def resume(self) -> None:
-        """See `Engine.resume`."""
-        self._paused = False
-        self._batch.resume(clock.now())
-        self._wake_at_next_event()
-
-    async def sleep(self, level: int) -> None:
-        """See `Engine.sleep`."""
-        await self.pause("keep")
-
     async def wake(self, tags: tuple[str, ...]) -> None:
         """See `Engine.wake`."""
-        await self.resume()
+        self._sleeps = False
+        self._batch.resume(clock.now())
+        self._wake_at_next_event()
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """See `Engine.load_weights`; only the version is used."""
         self._batch.pause(clock.now())
         self._batch.policy_version = version
         self._batch.forget_all()
-        if not self._paused:
+        if not self._sleeps:
             self._batch.resume(clock.now())
         self._wake_at_next_event()
 
@@ -178,7 +165,7 @@ class SimulatedEngine:
         if turn := self._turns.get(request_id):
             self._batch.remove(turn, clock.now())
             self._end(turn, FinishReason.ABORT)
-            if self._paused:
+            if self._sleeps:
                 self._batch.pause(clock.now())
             self._wake_at_next_event()
 

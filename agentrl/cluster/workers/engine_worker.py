@@ -1,7 +1,6 @@
 """The role `rollout` in a process of its own: an engine behind Ray."""
 
 import asyncio
-from typing import Literal
 
 from agentrl.cluster.placement.threads import with_threads
 from agentrl.cluster.ray.network import own_node_id
@@ -36,14 +35,6 @@ class EngineWorker(PackedEngine):
     async def abort(self, request_id: str) -> None:
         """See `Engine.abort`."""
         await self._engine.abort(request_id)
-
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """See `Engine.pause`."""
-        await self._engine.pause(mode)
-
-    async def resume(self) -> None:
-        """See `Engine.resume`."""
-        await self._engine.resume()
 
     async def sleep(self, level: int) -> None:
         """See `Engine.sleep`."""

@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -60,8 +60,8 @@ class TransformersEngine:
     ) -> Completion:
         """Sample one completion; see `Engine`.
 
-        Equal seed, prompt and weights give equal tokens in any batch, as far as float noise allows. While the engine is paused
-        or asleep, requests wait.
+        Equal seed, prompt and weights give equal tokens in any batch, as far as float noise allows. While the engine sleeps,
+        requests wait.
 
         Raises:
             EngineError: the prompt is empty, too long or outside the vocabulary, the id is in use, the logits are not finite,
@@ -90,20 +90,6 @@ class TransformersEngine:
         """End a request with its tokens so far; unknown ids are ignored."""
         if request := self._open.get(request_id):
             await self._call(lambda: self._scheduler.end(request))
-
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Stop sampling; return when nothing is computed any more. New requests wait."""
-        self._scheduler.admits, self._scheduler.steps = False, mode == "wait"
-        if mode == "abort":
-            await asyncio.gather(*map(self.abort, list(self._open)))
-        running = await self._call(lambda: [request.future for request in self._scheduler.running.values()])
-        if mode == "wait":
-            await asyncio.gather(*map(asyncio.wrap_future, running), return_exceptions=True)
-
-    async def resume(self) -> None:
-        """Undo `pause`."""
-        self._scheduler.admits = self._scheduler.steps = True
-        await self._call(self._scheduler.stats)
 
     async def sleep(self, level: int) -> None:
         """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`."""

@@ -55,14 +55,13 @@ class BatchScheduler:
         self.waiting: deque[Request] = deque()
         self.running: dict[int, Request] = {}
         """Requests, keyed by cache row."""
-        self.admits = self.steps = self.is_awake = True
+        self.is_awake = True
         self._policy_version = self._num_generated = self._num_prefilled = self._num_cached = 0
 
     @property
     def is_busy(self) -> bool:
         """True while there is something to compute."""
-        can_step = self.steps and self.is_awake and self.model.weights.are_whole
-        return can_step and bool(self.running or (self.admits and self.waiting))
+        return self.is_awake and self.model.weights.are_whole and bool(self.running or self.waiting)
 
     def step(self) -> None:
         """Extend the running sequences, and sample for those that are fully computed; call it while `is_busy`."""
@@ -136,7 +135,7 @@ class BatchScheduler:
         )
 
     def _admit(self) -> None:
-        while self.admits and self.waiting and (placement := self._rows.place(self.waiting[0].prompt_ids)):
+        while self.waiting and (placement := self._rows.place(self.waiting[0].prompt_ids)):
             request = self.waiting.popleft()
             if placement.row != placement.source:
                 self.model.cache.copy_prefix(placement.source, placement.row, placement.num_cached)

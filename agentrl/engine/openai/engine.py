@@ -4,15 +4,13 @@ Each completion goes to the server with the fewest in flight; one that a server 
 seed, so that retries do not favour short completions. The protocol has no deadlines: when one passes, or a request is aborted
 or cancelled, the connection is closed and the server stops sampling.
 
-It does NOT load weights, freeze running requests, or free the servers' memory.
+It does NOT load weights, or free the servers' memory.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
@@ -40,6 +38,7 @@ class _Request:
     prompt: list[int]
     params: SamplingParams
     limit: asyncio.Timeout
+    is_running: bool = False
     sampled: Sampled
     failure: str = ""
     """Reason of the last failure, or of a suspected one."""
@@ -54,12 +53,7 @@ class OpenAIEngine:
         self._rollout = rollout
         self._max_tokens = max_tokens
         self._places = asyncio.Semaphore(rollout.max_concurrent_trajectories)
-        self._awake = asyncio.Event()
-        self._awake.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._open: dict[str, _Request] = {}
-        self._running: set[_Request] = set()
         self._num_generated = self._num_prefilled = self._num_cached = 0
         self._vocabulary_size = 0
         self._servers: OpenAIServers
@@ -97,7 +91,7 @@ class OpenAIEngine:
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
     ) -> Completion:
-        """Sample one completion; see `Engine`. Requests wait while the engine is paused.
+        """Sample one completion; see `Engine`.
 
         Requests that no server answers are retried, with jittered back-off, until the deadline.
 
@@ -110,7 +104,8 @@ class OpenAIEngine:
         request = _Request(id=request_id, prompt=token_ids, params=params, limit=limit, sampled=sampled)
         self._open[request_id] = request
         try:
-            async with limit, self._place(request):
+            async with limit, self._places:
+                request.is_running = True
                 await self._sample(request)
         except TimeoutError as error:
             # The tokens so far are the completion, unless failures of servers used up the time.
@@ -127,24 +122,6 @@ class OpenAIEngine:
         if request is not None and not request.limit.expired():
             request.limit.reschedule(_AT_ONCE)
 
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Send nothing more; running requests are awaited (`wait`) or ended (`abort`).
-
-        Raises:
-            EngineError: `keep`: external servers cannot be frozen.
-        """
-        if mode == "keep":
-            _refuse("freeze running requests (`pause` with `keep`)")
-        self._awake.clear()
-        if mode == "abort":
-            for request_id in list(self._open):
-                await self.abort(request_id)
-        await self._idle.wait()
-
-    async def resume(self) -> None:
-        """Undo `pause`."""
-        self._awake.set()
-
     async def sleep(self, level: int) -> None:
         """Refuse (EngineError)."""
         _refuse("be put to sleep")
@@ -159,10 +136,11 @@ class OpenAIEngine:
 
     async def stats(self) -> EngineStats:
         """Return the load of this engine's own requests only."""
+        running = [request for request in self._open.values() if request.is_running]
         return EngineStats(
-            num_running=len(self._running),
-            num_waiting=len(self._open) - len(self._running),
-            kv_tokens_used=sum(len(request.prompt) for request in self._running),
+            num_running=len(running),
+            num_waiting=len(self._open) - len(running),
+            kv_tokens_used=sum(len(request.prompt) for request in running),
             kv_tokens_capacity=self._rollout.max_concurrent_trajectories * self._max_tokens,
             policy_version=0,
             num_generated_tokens=self._num_generated,
@@ -217,20 +195,6 @@ class OpenAIEngine:
                 request.failure = f"{where}: not a token in {silent_s:.0f} s"
                 self._servers.drop(server, request.failure)
             raise
-
-    @asynccontextmanager
-    async def _place(self, request: _Request) -> AsyncIterator[None]:
-        """Hold one of the places; wait for a free one, and for the end of a pause."""
-        async with self._places:
-            await self._awake.wait()
-            self._idle.clear()
-            self._running.add(request)
-            try:
-                yield
-            finally:
-                self._running.remove(request)
-                if not self._running:
-                    self._idle.set()
 
     def _count(self, request: _Request) -> None:
         sampled = request.sampled

@@ -9,7 +9,7 @@ import logging
 import math
 import pickle
 from collections.abc import Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
@@ -104,7 +104,7 @@ class VllmEngine:
         deadline: Deadline,
         copy: int = 0,
     ) -> Completion:
-        """Sample one completion; see `Engine`. While the engine is paused or asleep, requests wait.
+        """Sample one completion; see `Engine`. While the engine sleeps, requests wait.
 
         `copy` is the number of the data-parallel copy that samples. Each copy has its own KV memory, so all turns of a
         trajectory go to the copy that has their prefix.
@@ -144,21 +144,6 @@ class VllmEngine:
             self._aborted.add(request_id)
             await self._call(self._running().abort(request_id))
 
-    async def pause(self, mode: Literal["keep", "wait", "abort"]) -> None:
-        """Stop sampling; return when nothing is computed any more. New requests wait."""
-        async with self._control:
-            llm = self._running()
-            if mode == "abort":
-                self._aborted |= self._open
-            await self._call(llm.pause_generation(mode=mode, clear_cache=False))
-            self._paused = True
-
-    async def resume(self) -> None:
-        """Undo `pause`."""
-        async with self._control:
-            self._paused = False
-            await self._resume()
-
     async def sleep(self, level: int) -> None:
         """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`.
 
@@ -196,7 +181,7 @@ class VllmEngine:
                 raise EngineError("engine: the weights sleep: `wake(('weights',))` before `load_weights`")
             await self._call(llm.collective_rpc("agentrl_map_weights", args=(pickled,)))
             try:
-                if not self._paused and not self._asleep:
+                if not self._asleep:
                     await self._call(llm.pause_generation(mode="keep", clear_cache=False))
                 await self._call(llm.collective_rpc("agentrl_load_weights", args=(pickled,)))
                 await self._call(llm.update_weight_version(str(version)))
@@ -208,7 +193,8 @@ class VllmEngine:
             self._policy_version = version
             self._weights_dropped = False
             await self._wake(self._wake_later)
-            await self._resume()
+            if not self._asleep:
+                await self._call(llm.resume_generation())
 
     async def stats(self) -> EngineStats:
         """Return the load at the last step; KV tokens count whole blocks of running requests only."""
@@ -226,7 +212,6 @@ class VllmEngine:
 
     def _reset(self) -> None:
         self._policy_version = _FIRST_VERSION
-        self._paused = False
         self._asleep: set[str] = set()
         self._weights_dropped = False
         self._wake_later: set[str] = set()
@@ -340,10 +325,6 @@ class VllmEngine:
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
-    async def _resume(self) -> None:
-        if not self._paused and not self._asleep:
-            await self._call(self._running().resume_generation())
-
     async def _wake(self, tags: set[str]) -> None:
         """Allocate memory again for `tags`; vLLM samples as soon as it has all."""
         now = self._asleep & tags
@@ -353,8 +334,6 @@ class VllmEngine:
             return
         await self._call(self._running().wake_up(sorted(now)))
         self._asleep -= now
-        if self._paused and not self._asleep:
-            await self._call(self._running().pause_generation(mode="keep", clear_cache=False))
 
     def _sleep_does_nothing(self) -> bool:
         if self._on_cpu and not self._warned_of_sleep:

@@ -1,4 +1,4 @@
-"""Everything that ends or holds a request: deadlines, abort, cancellation, pause, a full cache, a bug."""
+"""Everything that ends or holds a request: deadlines, abort, cancellation, sleep, a full cache, a bug."""
 
 import asyncio
 import random
@@ -25,11 +25,11 @@ async def test_a_passed_deadline_gives_what_was_sampled(save_model: Save, start_
     assert 0 < len(completion.token_ids) == len(completion.logprobs) < 7000
 
 
-async def test_a_deadline_passes_while_the_request_waits_or_is_frozen(save_model: Save, start_engine: Start) -> None:
+async def test_a_deadline_passes_while_the_request_waits_or_sleeps(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model(), max_concurrent_trajectories=1)
     running = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a", wait_s=4))
     await until_generated(engine, 1)
-    await engine.pause("keep")
+    await engine.sleep(1)
     waiting = await ask_greedily(engine, [3, 4], 250, name="b", wait_s=0.1)
     assert (waiting.token_ids, waiting.finish_reason, waiting.version_spans) == ([], FinishReason.ABORT, ((0, 0),))
     assert (await running).finish_reason is FinishReason.ABORT
@@ -61,9 +61,9 @@ async def test_cancelling_frees_the_row(save_model: Save, start_engine: Start) -
     assert len((await ask_greedily(engine, [5], 3, name="c")).token_ids) == 3
 
 
-async def test_a_cancelled_request_leaves_a_frozen_engine_at_once(save_model: Save, start_engine: Start) -> None:
+async def test_a_cancelled_request_leaves_a_sleeping_engine_at_once(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
-    await engine.pause("keep")
+    await engine.sleep(1)
     task = asyncio.create_task(ask_greedily(engine, [1, 2], 250))
     await until_present(engine, 1)
     task.cancel()
@@ -79,10 +79,10 @@ async def test_more_requests_than_rows_wait_and_are_answered_in_order(save_model
         assert len(completion.token_ids) == 30
         finished.append(name)
 
-    await engine.pause("keep")
+    await engine.sleep(1)
     tasks = [asyncio.create_task(ask(str(i))) for i in range(8)]
     await until_present(engine, 8)
-    await engine.resume()
+    await engine.wake(("weights", "kv_cache"))
     await until_generated(engine, 1)
     stats = await engine.stats()
     assert (stats.num_running, stats.num_waiting) == (2, 6)
@@ -92,72 +92,33 @@ async def test_more_requests_than_rows_wait_and_are_answered_in_order(save_model
 
 async def test_a_request_id_in_use_is_refused(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
-    await engine.pause("keep")
+    await engine.sleep(1)
     first = asyncio.create_task(ask_greedily(engine, [1], 20, name="same"))
     await until_present(engine, 1)
     with pytest.raises(EngineError, match="`same`: the id is in use"):
         await ask_greedily(engine, [1], 20, name="same")
-    await engine.resume()
+    await engine.wake(("weights", "kv_cache"))
     assert len((await first).token_ids) == 20
 
 
-async def test_pause_keep_freezes_and_resume_goes_on(save_model: Save, start_engine: Start) -> None:
+async def test_sleep_freezes_and_wake_goes_on(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
     undisturbed = await ask_greedily(engine, [1, 2], 200, name="undisturbed")
     task = asyncio.create_task(ask_greedily(engine, [1, 2], 200))
     await until_generated(engine, 203)
-    await engine.pause("keep")
+    await engine.sleep(1)
     before = await engine.stats()
     await asyncio.sleep(0.05)
     assert await engine.stats() == before
     assert before.num_running == 1
-    await engine.resume()
+    await engine.wake(("weights", "kv_cache"))
     assert (await task).token_ids == undisturbed.token_ids
-
-
-async def test_pause_wait_lets_running_requests_finish_and_holds_new_ones(
-    save_model: Save, start_engine: Start
-) -> None:
-    engine = await start_engine(save_model())
-    running = asyncio.create_task(ask_greedily(engine, [1, 2], 200, name="a"))
-    await until_generated(engine, 3)
-    paused = asyncio.create_task(engine.pause("wait"))
-    await asyncio.sleep(0)
-    held = asyncio.create_task(ask_greedily(engine, [3], 5, name="b"))
-    assert len((await running).token_ids) == 200
-    await paused
-    await asyncio.sleep(0.05)
-    assert (await engine.stats()).num_waiting == 1
-    assert not held.done()
-    await engine.resume()
-    assert len((await held).token_ids) == 5
-
-
-async def test_pause_wait_returns_at_once_when_nothing_runs(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model())
-    async with asyncio.timeout(60):
-        await engine.pause("wait")
-
-
-async def test_pause_abort_ends_running_and_waiting_requests(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model(), max_concurrent_trajectories=1)
-    tasks = [asyncio.create_task(ask_greedily(engine, [1, 2], 250, name=str(i))) for i in range(3)]
-    await until_generated(engine, 3)
-    await engine.pause("abort")
-    completions = await asyncio.gather(*tasks)
-    assert {c.finish_reason for c in completions} == {FinishReason.ABORT}
-    assert len(completions[0].token_ids) >= 3
-    held = asyncio.create_task(ask_greedily(engine, [3], 5, name="b"))
-    await until_present(engine, 1)
-    assert (await engine.stats()).num_waiting == 1
-    await engine.resume()
-    assert len((await held).token_ids) == 5
 
 
 async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
     save_model: Save, start_engine: Start
 ) -> None:
-    """Multi-turn trajectories with shared prompts on few rows, some cancelled or aborted, under pauses."""
+    """Multi-turn trajectories with shared prompts on few rows, some cancelled or aborted, while the engine sleeps and wakes."""
     folder, rng = save_model(), random.Random(0)
     engine, alone = await start_engine(folder, max_concurrent_trajectories=6), await start_engine(folder)
     prompts = [[rng.randrange(64) for _ in range(rng.randint(1, 60))] for _ in range(4)]
@@ -173,10 +134,10 @@ async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
             await asyncio.sleep(rng.random() * 0.05)
 
     async def disturb() -> None:
-        for mode in ("keep", "wait", "keep", "abort", "wait") * 2:
+        for _ in range(10):
             await asyncio.sleep(0.05)
-            await engine.pause(mode)
-            await engine.resume()
+            await engine.sleep(1)
+            await engine.wake(("weights", "kv_cache"))
             await engine.abort(f"{rng.randrange(24)}.{rng.randrange(3)}")
             trajectories[rng.randrange(24)].cancel()
 
@@ -216,7 +177,7 @@ async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, EngineDeadError)
         assert "it died of RuntimeError" in str(outcome)
-    for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.pause("keep")):
+    for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.sleep(1)):
         with pytest.raises(EngineDeadError, match="it died of RuntimeError"):
             await refused
 

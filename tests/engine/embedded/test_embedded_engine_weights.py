@@ -70,9 +70,9 @@ async def test_requests_after_an_update_find_nothing_of_those_that_ran_through_i
     engine, fresh = await start_engine(old), await start_engine(new)
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150, name="t1"))
     await until_generated(engine, 10)
-    await engine.pause("keep")
+    await engine.sleep(1)
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
-    await engine.resume()
+    await engine.wake(("weights", "kv_cache"))
     sibling = await ask_greedily(engine, PROMPT, name="sibling")
     assert sibling.token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
     second = PROMPT + (await task).token_ids + [1, 2, 3]
@@ -86,10 +86,10 @@ async def test_every_token_is_stamped_with_the_version_that_sampled_it(
     engine = await start_engine(old)
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150))
     await until_generated(engine, 10)
-    await engine.pause("keep")
+    await engine.sleep(1)
     num_old = (await engine.stats()).num_generated_tokens
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=5)
-    await engine.resume()
+    await engine.wake(("weights", "kv_cache"))
     completion = await task
     assert completion.version_spans == ((0, 0), (num_old, 5))
     for folder, span in ((old, slice(0, num_old)), (new, slice(num_old, 150))):
@@ -229,18 +229,3 @@ async def test_who_waits_for_a_sleeping_engine_is_answered_by_the_weights_that_c
     completion = await held
     assert completion.token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
     assert completion.version_spans == ((0, 1),)
-
-
-async def test_an_engine_that_sleeps_while_it_is_paused_stays_paused_when_it_wakes(
-    save_model: Save, start_engine: Start
-) -> None:
-    engine = await start_engine(save_model())
-    await engine.pause("keep")
-    await engine.sleep(1)
-    held = asyncio.create_task(ask_greedily(engine, PROMPT))
-    await until_present(engine, 1)
-    await engine.wake(("weights", "kv_cache"))
-    stats = await engine.stats()
-    assert (stats.num_waiting, stats.num_generated_tokens) == (1, 0)
-    await engine.resume()
-    assert len((await held).token_ids) == 30

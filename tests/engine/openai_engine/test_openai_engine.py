@@ -322,30 +322,6 @@ async def test_the_load_is_reported(server: OpenAIServer, start_engine: StartEng
     assert (stats.num_generated_tokens, stats.num_prefill_tokens, stats.num_cached_tokens) == (18, 6, 3)
 
 
-async def test_a_paused_engine_sends_nothing_until_it_is_resumed(server: OpenAIServer, start_engine: StartEngine):
-    engine = await start_engine(server)
-    server.script = slowly()
-    running = asyncio.create_task(generate(engine, name="running"))
-    await until(lambda: server.num_running == 1)
-    await engine.pause("wait")
-    assert running.done()
-    assert (await running).finish_reason is FinishReason.LENGTH
-    waiting = asyncio.create_task(generate(engine, name="waiting"))
-    await asyncio.sleep(0.2)
-    assert len(server.bodies) == 1
-    await engine.resume()
-    assert (await waiting).token_ids == expected()
-
-
-async def test_a_pause_that_aborts_ends_what_runs(server: OpenAIServer, start_engine: StartEngine):
-    engine = await start_engine(server)
-    server.script = slowly()
-    running = asyncio.create_task(generate(engine, SamplingParams(max_tokens=1000, seed=3)))
-    await until(lambda: server.num_running == 1)
-    await engine.pause("abort")
-    assert (await running).finish_reason is FinishReason.ABORT
-
-
 async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: OpenAIServer, start_engine: StartEngine):
     engine = await start_engine(server)
     source = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
@@ -353,7 +329,6 @@ async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: Open
         engine.load_weights(source, version=1),
         engine.sleep(1),
         engine.wake(("weights",)),
-        engine.pause("keep"),
     ):
         with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` cannot"):
             await refused

@@ -69,7 +69,7 @@ async def engine(started: Started, base: str, publisher: SharedMemoryPublisher) 
     engine = started.engine
     if engine._llm is None or engine._llm.errored:
         await engine.start()
-    await engine.pause("abort")  # what a failed test may have left
-    await engine.resume()
+    for request_id in list(engine._open):  # what a failed test may have left
+        await engine.abort(request_id)
     await engine.load_weights(publisher.publish(weights_of(base).items()), version=0)
     return engine

@@ -1,4 +1,4 @@
-"""Everything that ends or holds a request of a real vLLM: abort, deadlines, cancellation, pause; and its statistics."""
+"""Everything that ends or holds a request of a real vLLM: abort, deadlines, cancellation; and its statistics."""
 
 import asyncio
 import logging
@@ -42,16 +42,6 @@ async def test_a_passed_deadline_gives_what_was_sampled(engine: "VllmEngine") ->
     assert (await ask_greedily(engine, PROMPT, 10, wait_s=0.0)).token_ids == []
 
 
-async def test_a_deadline_passes_while_the_engine_is_paused(engine: "VllmEngine") -> None:
-    running = asyncio.create_task(ask_greedily(engine, PROMPT, 400, name="a", wait_s=8))
-    await until_generated(engine, (await engine.stats()).num_generated_tokens + 1)
-    await engine.pause("keep")
-    waiting = await ask_greedily(engine, PROMPT, 250, name="b", wait_s=0.1)
-    assert (waiting.token_ids, waiting.finish_reason, waiting.version_spans) == ([], FinishReason.ABORT, ((0, 0),))
-    assert (await running).finish_reason is FinishReason.ABORT
-    assert (await engine.stats()).num_running == 0
-
-
 async def test_cancelling_frees_the_request(engine: "VllmEngine") -> None:
     tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 400, name=str(i))) for i in range(8)]
     stats = await until(engine, lambda stats: stats.num_running == 8)
@@ -79,47 +69,6 @@ async def test_stats_count_running_and_waiting_requests(engine: "VllmEngine") ->
     assert end.num_generated_tokens - start.num_generated_tokens == 12 * 100
     assert end.num_prefill_tokens - start.num_prefill_tokens == 12 * len(PROMPT)
     assert end.num_preemptions == 0, "all eight fit at their longest"
-
-
-async def test_pause_keep_freezes_and_resume_goes_on(engine: "VllmEngine") -> None:
-    undisturbed = await ask_greedily(engine, PROMPT, 200)
-    task = asyncio.create_task(ask_greedily(engine, PROMPT, 200))
-    await until_generated(engine, (await engine.stats()).num_generated_tokens + 3)
-    await engine.pause("keep")
-    before = await engine.stats()
-    await asyncio.sleep(0.2)
-    assert await engine.stats() == before
-    assert before.num_running == 1
-    await engine.resume()
-    assert (await task).token_ids == undisturbed.token_ids
-
-
-async def test_pause_wait_lets_running_requests_finish_and_holds_new_ones(engine: "VllmEngine") -> None:
-    running = asyncio.create_task(ask_greedily(engine, PROMPT, 200, name="a"))
-    await until_generated(engine, (await engine.stats()).num_generated_tokens + 3)
-    paused = asyncio.create_task(engine.pause("wait"))
-    await asyncio.sleep(0.05)
-    held = asyncio.create_task(ask_greedily(engine, PROMPT, 5, name="b"))
-    assert len((await running).token_ids) == 200
-    await paused
-    await asyncio.sleep(0.1)
-    assert not held.done()
-    await engine.resume()
-    assert len((await held).token_ids) == 5
-
-
-async def test_pause_abort_ends_running_and_waiting_requests(engine: "VllmEngine") -> None:
-    tasks = [asyncio.create_task(ask_greedily(engine, PROMPT, 400, name=str(i))) for i in range(10)]
-    await until_generated(engine, (await engine.stats()).num_generated_tokens + 30)
-    await engine.pause("abort")
-    completions = await asyncio.gather(*tasks)
-    assert {c.finish_reason for c in completions} == {FinishReason.ABORT}
-    assert len(completions[0].token_ids) >= 3
-    held = asyncio.create_task(ask_greedily(engine, PROMPT, 5, name="b"))
-    await asyncio.sleep(0.1)
-    assert not held.done()
-    await engine.resume()
-    assert len((await held).token_ids) == 5
 
 
 async def test_sleep_on_cpu_does_nothing_and_says_so_once(

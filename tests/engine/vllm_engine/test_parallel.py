@@ -95,7 +95,10 @@ async def test_two_copies_sample_as_one_take_new_weights_and_each_has_a_memory_o
 
         lost = [asyncio.create_task(ask(engine, PROMPT, 200, name=f"l{copy}-0", copy=copy)) for copy in range(2)]
         await until_present(engine, 2)
-        await engine.pause("keep")  # else the copy that lives may be done before the death of the other is known
+        assert engine._llm is not None
+        await engine._llm.pause_generation(
+            mode="keep", clear_cache=False
+        )  # else the copy that lives may be done before the death of the other is known
         cores = [p for p in psutil.Process().children(recursive=True) if "EngineCore_DP1" in p.name()]
         for core in cores:
             core.kill()
