@@ -14,7 +14,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -78,6 +78,17 @@ async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
         if isinstance(error, GeneratorExit) and not _runs(task):  # the task is being thrown away
             raise
         raise _as_exception(error) from error
+
+
+async def gathered(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await coroutines together and return their results in order; the first error cancels the others, and waits for them."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from typing import get_args, get_type_hints
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.run import JudgeSection, RewardSection, RunConfig
 from agentrl.config.schema.sft import SftConfig
-from agentrl.rewards.loader import build_reward, import_rewards
+from agentrl.rewards.loader import build_reward, check_reward
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_file
 from code_judge_server.settings import Settings
@@ -185,6 +185,6 @@ def test_the_reward_that_the_page_shows_loads(tmp_path: Path, monkeypatch: pytes
         + read_block(YOUR_OWN, "my_run.yaml: a weighted sum of several")
     )
     reward = load_run_config(str(tmp_path / "my_run.yaml")).config.reward
-    import_rewards(reward)
+    check_reward(reward, JudgeSection())
     assert [part.weight for part in reward.parts] == [1.0, 0.1]
     build_reward(RewardSection(function="my_rewards.exact"))

@@ -23,6 +23,7 @@ from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_traj
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.errors import ConfigError, RolloutError, ToolError
+from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
@@ -54,6 +55,8 @@ class WorkerConfig:
     tools: tuple[ToolConfig, ...]
     run_seed: int
     run_dir: str
+    context: ToolContext = NO_CONTEXT
+    """The judges and the extra workers, for tools and reward."""
     validation: ValidationSection = field(default_factory=ValidationSection)
     """Sampling of held-out prompts, if it differs from `rollout`."""
     tokenizer_class: str | None = None
@@ -224,12 +227,12 @@ class AgentLoopWorker:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         tools = ToolExecutor(
-            build_tools(config.tools),
+            build_tools(config.tools, config.context),
             timeout_s=config.rollout.tool_timeout_s,
             max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
             start_timeout_s=config.rollout.start_timeout_s,
         )
-        reward = build_reward(config.reward)
+        reward = build_reward(config.reward, config.context)
         scorer = isolated_reward(reward, start_timeout_s=config.rollout.start_timeout_s)
         await tools.start()
         try:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,12 @@ class Cluster:
     engines: EngineFleet
     extra_roles: ExtraRoles
 
-    async def spawn_loop_workers(
-        self, cls: type, worker_config: Any, *, start_timeout_s: float, secret_env: Mapping[str, str]
-    ) -> list[WorkerHandle]:
+    async def spawn_loop_workers(self, cls: type, worker_config: Any, *, start_timeout_s: float) -> list[WorkerHandle]:
         """Start the agent-loop workers and build their tools; a tool that cannot be built ends the run."""
         rollout = self.config.rollout
         pool = ResourcePool(num_processes=rollout.num_workers)
         calls = rollout.max_concurrent_trajectories * rollout.num_engines + SPARE_CALLS
-        workers = spawn(
-            cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True, secret_env=secret_env
-        )
+        workers = spawn(cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True)
         await self.nodes.until_placed(workers, needs=str(pool))
         await all_of(started(worker, timeout_s=start_timeout_s) for worker in workers)
         return workers

@@ -6,11 +6,10 @@ is polled, and restarts its judge at the same address.
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import ray
@@ -20,42 +19,21 @@ from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import AgentRLError, WorkerDiedError
+from agentrl.judge.connection import JudgeAddress
 from agentrl.judge.local import LocalJudge
 
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
-_PAUSES_S = (*(0.5,) * 20, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Pauses before each attempt to restart a judge; Ray is quick if the node lives. The last one repeats."""
 _STOP_TIMEOUT_S = 10.0
 """Twice a judge's own limit for stopping."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJudges:
-    """Running judges."""
-
-    urls: tuple[str, ...]
-    """One per node."""
-    token: str = field(repr=False)
-    """Token of all judges; in the memory and environment of processes, never in a file or a log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJudgeConfig:
-    """Settings of one judge."""
-
-    section: JudgeSection
-    host: str
-    """Address of its node, by which the other nodes reach it."""
-    token: str = field(repr=False)
 
 
 class NodeJudge:
     """Worker that holds the judge of its node; the judge dies with it."""
 
-    def __init__(self, config: NodeJudgeConfig, role: str) -> None:
-        """Take the config; `start` starts the judge."""
+    def __init__(self, config: Mapping[str, Any], role: str) -> None:
+        """Take the arguments of `LocalJudge`, without the port; `start` starts the judge."""
         self._config = config
         self._url = ""
         self._running = contextlib.ExitStack()
@@ -71,9 +49,7 @@ class NodeJudge:
             JudgeUnavailableError: it does not come up in time.
         """
         if not self._url:
-            config = self._config
-            judge = LocalJudge(config.section, host=config.host, port=port, token=config.token)
-            self._url = self._running.enter_context(judge).url
+            self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
         return self._url
 
     def is_started(self) -> bool:
@@ -86,7 +62,7 @@ class NodeJudge:
 
 
 @contextlib.asynccontextmanager
-async def node_judges(section: JudgeSection) -> AsyncIterator[NodeJudges]:
+async def node_judges(section: JudgeSection) -> AsyncIterator[JudgeAddress]:
     """Run a judge on each current node, and restart it at its address as long as the node lives.
 
     Raises:
@@ -102,13 +78,13 @@ async def node_judges(section: JudgeSection) -> AsyncIterator[NodeJudges]:
         urls = await all_of(worker.start(0) for worker in workers)
         logger.info("judges: one on each of %d nodes: %s", len(urls), ", ".join(urls))
         async with watching(_keep_all(workers, urls), what="judges of nodes"):
-            yield NodeJudges(urls=tuple(urls), token=token)
+            yield JudgeAddress(urls=tuple(urls), token=token)
     finally:
         await all_of(_stop(worker) for worker in workers)
 
 
 def _place(section: JudgeSection, *, node_id: str, host: str, token: str) -> WorkerHandle:
-    config = NodeJudgeConfig(section=section, host=host, token=token)
+    config = {"section": section, "host": host, "token": token}
     # It computes nothing itself; the judge takes the cores that the policy leaves.
     pool = ResourcePool(num_processes=1, num_cpus=0, node_id=node_id)
     [worker] = spawn(NodeJudge, pool, config, f"judge on {host}", max_concurrency=1, restart=True)
@@ -139,8 +115,8 @@ async def _until_lost(worker: WorkerHandle) -> None:
 
 async def _restart(worker: WorkerHandle, *, port: int) -> None:
     """Return when the judge runs again; never, if the node is gone."""
-    for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-        await asyncio.sleep(pause_s)
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
         try:
             await worker.start(port)
         except WorkerDiedError:

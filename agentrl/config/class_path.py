@@ -1,13 +1,15 @@
 """Import of classes and functions that a config names by path: a tool, a reward, a worker, a function."""
 
+import functools
 import importlib
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.errors import ConfigError
-from agentrl.user_code import contained, described
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.user_code import contained, described, require_parameters
 
 T = TypeVar("T")
 
@@ -51,6 +53,47 @@ def import_by_path(path: str, *, key: str) -> Any:
     if not hasattr(module, attribute):
         raise ConfigError(f"`{key}` is `{path}`: module `{module_name}` ({module.__file__}) has no `{attribute}`")
     return getattr(module, attribute)
+
+
+def build(cls: Any, given: Mapping[str, Any], protocol: type, *, where: str, context: object) -> Any:
+    """Return an instance of a class that a config names, which has the methods of a protocol.
+
+    Args:
+        cls: the class.
+        given: arguments of its constructor, in order.
+        protocol: class with the async methods that it must have, with their parameters.
+        where: start of the message.
+        context: argument for a constructor that has a parameter `context`.
+
+    Raises:
+        ConfigError: a method is missing or takes other parameters, or the constructor raises.
+    """
+
+    def require(function: Any, positional: Sequence[str], named: Sequence[str]) -> None:
+        try:
+            require_parameters(function, *positional, named=named)
+        except TypeError as error:
+            raise ConfigError(f"{where}: {error}") from error
+
+    methods = {name: method for name, method in vars(protocol).items() if inspect.iscoroutinefunction(method)}
+    for name in methods:
+        if not inspect.iscoroutinefunction(getattr(cls, name, None)):
+            needed = f"{', '.join(methods)} (`{protocol.__module__}.{protocol.__name__}`)"
+            raise ConfigError(f"{where}: it has no `async def {name}`; it must have {needed}")
+    extra = {"context": context} if "context" in inspect.signature(cls).parameters else {}
+    require(cls, list(given), list(extra))
+    try:
+        built = contained(functools.partial(cls, *given.values(), **extra))
+    except AgentRLError:
+        raise
+    except Exception as error:
+        # The user's constructor may raise anything.
+        raise ConfigError(f"{where}: cannot be built: {described(error)}") from error
+    for name, method in methods.items():
+        [_, *parameters] = inspect.signature(method).parameters.values()
+        named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        require(getattr(built, name), [p.name for p in parameters if p.name not in named], named)
+    return built
 
 
 def _left_out(error: ImportError) -> str:

@@ -1,8 +1,8 @@
-"""Connection of a tool or a reward to the judges: the keys of their plain config."""
+"""Connection of a tool or a reward to the judges: its own keys, and what the run gives it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -14,17 +14,42 @@ from agentrl.judge.client import JudgeClient
 from agentrl.servers.session import bearer_token
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAddress:
+    """The judges of a run. Example: `JudgeAddress(urls=("http://10.0.0.1:8088",), token="s3cret")`."""
+
+    urls: tuple[str, ...]
+    token: str | None = field(default=None, repr=False)
+    """Bearer token of all judges; in the memory of processes, never in a file or a log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a run gives its tools and its reward, as data that crosses Ray.
+
+    A class whose constructor has a parameter `context` receives it. Example: `ToolContext(judge=JudgeAddress(urls=(url,)))`.
+    """
+
+    judge: JudgeAddress | None = None
+    """None if no tool and no reward asks for a judge."""
+    workers: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Handles of the workers of `cluster.extra_roles`, keyed by role."""
+
+
+NO_CONTEXT = ToolContext()
+
+
 class JudgeConnection(PlainConfig):
     """Connection to the judges, under the names of rStar2-Agent's tool configuration."""
 
     host_addr: str | None = None
-    """Address of the judge; absent: filled in by the runner."""
+    """Address of the judge; absent: the run's judges."""
     host_port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of the judge; absent: filled in by the runner."""
+    """Port of the judge; absent: the run's judges."""
     hosts: list[str] | None = None
-    """Instead of both: `host:port` or URLs of several judges; absent: filled in by the runner if it has several."""
+    """Instead of both: `host:port` or URLs of several judges; absent: the run's judges."""
     token_env: str | None = None
-    """Environment variable that holds the judges' bearer token."""
+    """Environment variable that holds the judges' bearer token; absent: the run's token, for the run's judges."""
     request_processor_concurrency: int = Field(default=CodeJudgeTools.concurrency, ge=1)
     """Requests in flight at once; nearly done ones are not counted."""
     request_processor_batch_size: int = Field(default=CodeJudgeTools.batch_size, ge=1, le=4096)
@@ -32,87 +57,60 @@ class JudgeConnection(PlainConfig):
     request_processor_batch_timeout_seconds: float = Field(default=CodeJudgeTools.batch_timeout_seconds, gt=0)
     """Wall clock of one request."""
 
-    def client(self, *, owner: str) -> JudgeClient:
-        """Return a client, not started yet; `owner` is for the error message.
+    @property
+    def names_judge(self) -> bool:
+        """False if the keys leave the judge to the run."""
+        return bool(self.hosts) or (self.host_addr is not None and self.host_port is not None)
+
+    def own_urls(self, judge: JudgeSection, *, key: str) -> tuple[str, ...]:
+        """Return the judges that these keys name; empty if they leave them to the run.
+
+        Args:
+            judge: the run's judges; their host completes a port without a host, and the other way round.
+            key: config key of these keys, for the message.
 
         Raises:
-            ConfigError: the address is still absent or is malformed, or the token's variable is not set.
+            ConfigError: an address is malformed, incomplete, or contradicts `judge`.
         """
-        if not self.hosts and (self.host_addr is None or self.host_port is None):
+        if self.host_addr is None and self.host_port is None and not self.hosts:
+            return ()
+        host_addr = judge.host_addr if self.host_addr is None and self.host_port is not None else self.host_addr
+        host_port = judge.host_port if self.host_port is None and self.host_addr is not None else self.host_port
+        urls = judge_urls(host_addr=host_addr, host_port=host_port, hosts=self.hosts, key=f"{key}.")
+        of_run = run_urls(judge)
+        if of_run and set(urls) != set(of_run):
             raise ConfigError(
-                f"{owner}: `host_addr` and `host_port` are not set, and no run filled them in. Set both, or `hosts`"
+                f"`{key}` names the judges {', '.join(urls)}, but `judge` names {', '.join(of_run)}; leave one of them out, "
+                "or make them equal"
             )
+        return urls
+
+    def client(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeClient:
+        """Return a client of the judges that these keys name, else of the run's; it is not started yet.
+
+        Args:
+            of_run: the run's judges.
+            owner: start of the error message.
+
+        Raises:
+            ConfigError: there is no address, it is malformed, or the token's variable is not set.
+        """
+        if self.names_judge:
+            urls = judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: ")
+        elif of_run is not None:
+            urls = of_run.urls
+        else:
+            raise ConfigError(
+                f"{owner}: `host_addr` and `host_port` are not set, and the run has no judge. Set both, or `hosts`"
+            )
+        is_of_run = of_run is not None and set(urls) == set(of_run.urls)
+        token = of_run.token if of_run is not None and is_of_run else None
         return JudgeClient(
-            judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: "),
-            token=bearer_token(self.token_env, key=f"{owner}: `token_env`"),
+            urls,
+            token=bearer_token(self.token_env, key=f"{owner}: `token_env`") or token,
             concurrency=self.request_processor_concurrency,
             batch_size=self.request_processor_batch_size,
             batch_timeout_s=self.request_processor_batch_timeout_seconds,
-        )
-
-
-def fill_address(config: Mapping[str, Any], urls: Sequence[str], *, token_env: str | None = None) -> dict[str, Any]:
-    """Return `config` with the addresses of the run's judges filled in for keys that are None.
-
-    Several judges go into `hosts`; a config without that key gets the first one.
-    """
-    first = urlsplit(urls[0])
-    values: dict[str, Any] = {"host_addr": first.hostname, "host_port": first.port, "token_env": token_env}
-    if lacks_address(config) and "hosts" in config and (len(urls) > 1 or first.scheme != "http"):
-        values = {"hosts": list(urls), "token_env": token_env}
-    elif config.get("hosts"):
-        values = {"token_env": token_env}
-    filled = dict(config)
-    for key, value in values.items():
-        if key in filled and filled[key] is None:
-            filled[key] = value
-    return filled
-
-
-def lacks_address(config: Mapping[str, Any]) -> bool:
-    """Return whether the run must fill in the judge's address (`host_addr: null`)."""
-    return "host_addr" in config and config["host_addr"] is None and not config.get("hosts")
-
-
-def named_urls(config: Mapping[str, Any], *, key: str) -> tuple[str, ...]:
-    """Return the judges in the plain config of a tool or reward; empty if the run fills them in.
-
-    Raises:
-        ConfigError: an address is malformed, or given twice and different.
-    """
-    host_addr, host_port = config.get("host_addr"), config.get("host_port")
-    if host_addr is None or host_port is None:
-        host_addr = host_port = None
-    return judge_urls(host_addr=host_addr, host_port=host_port, hosts=config.get("hosts"), key=f"{key}.")
-
-
-def check_address(config: Mapping[str, Any], judge: JudgeSection, *, key: str) -> None:
-    """Refuse an address that contradicts the run's own, or half an address that the run's judge cannot complete.
-
-    Args:
-        config: the plain config of a tool or reward.
-        judge: the run's own judges.
-        key: config key of `config`, for the message.
-
-    Raises:
-        ConfigError: the addresses are contradictory or incomplete.
-    """
-    if "host_addr" not in config:
-        return
-    for name, of_run in (("host_addr", judge.host_addr), ("host_port", judge.host_port)):
-        own = config.get(name)
-        if own is not None and of_run is not None and own != of_run:
-            raise ConfigError(
-                f"`{key}.{name}` is {own!r}, but `judge.{name}` is {of_run!r}; leave one of them out, or make them equal"
-            )
-    half = "host_port" in config and (config["host_addr"] is None) != (config["host_port"] is None)
-    if half and judge.host_addr is None:
-        raise ConfigError(f"`{key}` names only one of `host_addr` and `host_port`; give both, or neither")
-    urls, of_run = named_urls(config, key=key), run_urls(judge)
-    if urls and of_run and set(urls) != set(of_run):
-        raise ConfigError(
-            f"`{key}` names the judges {', '.join(urls)}, but `judge` names {', '.join(of_run)}; leave one of them out, "
-            "or make them equal"
         )
 
 

@@ -1,6 +1,5 @@
 """Reward for a program that passes tests: the last Python block of the last turn, run by the code judge."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -11,10 +10,11 @@ from pydantic import Field
 from agentrl.config.plain import read_plain_config
 from agentrl.errors import ConfigError, DataError, JudgeUnavailableError
 from agentrl.judge.client import InvalidSubmissionError
-from agentrl.judge.connection import JudgeConnection
+from agentrl.judge.connection import NO_CONTEXT, JudgeConnection, ToolContext
 from agentrl.judge.stats import JudgeStats
 from agentrl.types import Deadline, Prompt, Turn
-from code_judge_server.schemas import Verdict, VerdictStatus
+from agentrl.user_code import gathered
+from code_judge_server.schemas import VerdictStatus
 
 CODE_TESTS_REWARD = "agentrl.rewards.code_tests.CodeTestsReward"
 
@@ -41,7 +41,7 @@ class CodeTestsConfig(JudgeConnection):
 class CodeTestsReward:
     """Runs the answer against `prompt.extra["tests"]`, a list of `{input, output}`."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], context: ToolContext = NO_CONTEXT) -> None:
         """Check the config.
 
         Raises:
@@ -49,7 +49,7 @@ class CodeTestsReward:
         """
         settings = read_plain_config(CodeTestsConfig, config, source="`reward.config`")
         self._scoring = settings.scoring
-        self._client = settings.client(owner="`reward.config`")
+        self._client = settings.client(context.judge, owner="`reward.config`")
 
     async def start(self) -> None:
         """Open the session, and check that a judge answers.
@@ -76,7 +76,10 @@ class CodeTestsReward:
         if code is None:
             return 0.0
         try:
-            verdicts = await self._judge(code, tests, deadline)
+            verdicts = await gathered(
+                self._client.run(code, stdin=stdin, expected_output=output, deadline=deadline)
+                for stdin, output in tests
+            )
         except InvalidSubmissionError:
             return 0.0
         num_passed = sum(verdict.status is VerdictStatus.ACCEPTED for verdict in verdicts)
@@ -96,18 +99,6 @@ class CodeTestsReward:
     def take_judge_stats(self) -> JudgeStats:
         """Return the judge client's counts since the last call."""
         return self._client.take_stats()
-
-    async def _judge(self, code: str, tests: Sequence[tuple[str, str]], deadline: Deadline) -> list[Verdict]:
-        runs = [
-            asyncio.create_task(self._client.run(code, stdin=stdin, expected_output=output, deadline=deadline))
-            for stdin, output in tests
-        ]
-        try:
-            return await asyncio.gather(*runs)
-        finally:
-            for run in runs:
-                run.cancel()
-            await asyncio.gather(*runs, return_exceptions=True)
 
 
 def last_python_block(text: str) -> str | None:

@@ -34,15 +34,16 @@ from agentrl.config.validation.warnings import config_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
+from agentrl.judge.connection import ToolContext
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.rewards.answers.format import READS
-from agentrl.rewards.loader import check_reward, import_rewards
+from agentrl.rewards.loader import check_reward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.run.directory import RunDirectory
 from agentrl.run.fingerprints import code_of_user, inputs_of
-from agentrl.run.judges import judge_for, node_judges_for
+from agentrl.run.judges import driver_judge, judges_on_nodes
 from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
@@ -62,7 +63,6 @@ from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
 from agentrl.tools.schema_check import validator_of
-from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Prompt
 from agentrl.user_code import reported_exits
 
@@ -260,7 +260,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         ConfigError: a wrong key, or a class that is not there.
     """
     tools = load_tool_configs(loaded.config)
-    reward = check_reward(loaded.config.reward, loaded.config.judge)
+    reward = loaded.config.reward
     search_like_workers(loaded.path.parent, on_cluster=loaded.config.cluster.address is not None)
     for tool in tools:
         import_by_path(tool.class_name, key="class_name")
@@ -269,7 +269,7 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         if tool.tool_schema is not None:
             validator_of(read_tool_schema(tool.tool_schema))
     check_extra_roles(loaded.config.cluster, tools)
-    import_rewards(reward)
+    check_reward(reward, loaded.config.judge)
     return tools, reward
 
 
@@ -325,25 +325,27 @@ async def _alive(
         logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
     with report_full_disk(path), guarded_run() as temp_dir:
         async with (
-            judge_for(plan.tools, plan.reward, config.judge) as judged,
+            driver_judge(plan.tools, plan.reward, config.judge) as judge,
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
-            node_judges_for(judged, config.judge) as judged,
+            judges_on_nodes(plan.tools, plan.reward, config.judge) as node_judges,
         ):
             [engine, *_] = cluster.engines
             worker_config = WorkerConfig(
                 model=config.model,
                 rollout=config.rollout,
-                reward=judged.reward,
-                tools=tuple(with_workers(judged.tools, cluster.extra_roles)),
+                reward=plan.reward,
+                tools=tuple(plan.tools),
+                context=ToolContext(
+                    judge=judge or node_judges,
+                    workers={role: tuple(workers) for role, workers in cluster.extra_roles.items()},
+                ),
                 run_seed=config.run.seed,
                 run_dir=str(path),
                 validation=config.validation,
                 tokenizer_class=await engine.tokenizer_class(config.model.path),
             )
             start_timeout_s = worker_config.start_timeout_s
-            workers = await cluster.spawn_loop_workers(
-                AgentLoopWorker, worker_config, start_timeout_s=start_timeout_s, secret_env=judged.secret_env
-            )
+            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, start_timeout_s=start_timeout_s)
             stats = await all_of(engine.stats() for engine in cluster.engines)
             rollouts = AgentLoopManager(
                 config.rollout,

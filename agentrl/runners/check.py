@@ -15,7 +15,7 @@ from agentrl.checkpoints.object_store import check_url, open_store
 from agentrl.config.load import LoadedConfig
 from agentrl.run.directory import RunDirectory
 from agentrl.run.fingerprints import code_of_user, inputs_of
-from agentrl.run.judges import ResolvedJudges
+from agentrl.run.judges import needs_judge
 from agentrl.run.plan import check_plugins, check_room, training_warnings
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
@@ -69,7 +69,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         )
     else:
         report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
-    report.console.print(process_table(config, asks_judge=ResolvedJudges(tools=tools, reward=reward).lacks_judge))
+    report.console.print(process_table(config, asks_judge=needs_judge(tools, reward)))
     report.console.print(concurrency_table(config))
     report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")

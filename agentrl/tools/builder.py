@@ -2,26 +2,31 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from agentrl.config.class_path import import_by_path
+from agentrl.config.class_path import build, import_by_path
 from agentrl.errors import ConfigError, ToolError
+from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.tools.base import Tool, ToolConfig, ToolSchema
 from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
-from agentrl.user_code import contained, described, require_parameters
-
-_METHODS = ("start", "call", "end_episode", "aclose")
 
 
-def build_tools(configs: Sequence[ToolConfig]) -> dict[str, Tool]:
+def build_tools(configs: Sequence[ToolConfig], context: ToolContext = NO_CONTEXT) -> dict[str, Tool]:
     """Return the tools, not started yet, in order, keyed by the name that the policy calls.
+
+    Args:
+        configs: the tools as plain data.
+        context: the run's judges and extra workers.
 
     Raises:
         ToolError: a class cannot be found or built, does not follow the `Tool` protocol, or two tools share a name.
     """
     tools: dict[str, Tool] = {}
     for config in configs:
-        tool = _build(config)
+        try:
+            tool = _build(config, context)
+        except ConfigError as error:
+            raise ToolError(str(error)) from error
         name = tool.schema.name
         if name in tools:
             raise ToolError(
@@ -40,53 +45,19 @@ def read_tool_schema(plain: Mapping[str, Any]) -> ToolSchema:
     )
 
 
-def _build(config: ToolConfig) -> Tool:
+def _build(config: ToolConfig, context: ToolContext) -> Tool:
     where = f"tool `{config.class_name}`"
-    try:
-        tool_class = import_by_path(config.class_name, key="class_name")
-    except ConfigError as error:
-        raise ToolError(f"tools: {error}") from error
+    tool_class = import_by_path(config.class_name, key="tools: class_name")
     if not inspect.isclass(tool_class):
         raise ToolError(f"{where}: it is no class; a function is named by `function: {config.class_name}` instead")
     schema = None if config.tool_schema is None else read_tool_schema(config.tool_schema)
-    try:
-        if is_verl_tool(tool_class):
-            tool: Any = contained(VerlToolAdapter, tool_class, config.config, schema)
-        else:
-            _check_protocol(tool_class, where)
-            tool = contained(cast(Any, tool_class), config.config, schema)
-            _check_parameters(tool, where)
-        known_schema = contained(getattr, tool, "schema", None)
-    except ToolError:
-        raise
-    except Exception as error:
-        # The user's constructor may raise anything.
-        raise ToolError(f"{where}: cannot be built: {described(error)}") from error
-    if not isinstance(known_schema, ToolSchema):
+    given = {"config": config.config, "schema": schema}
+    if is_verl_tool(tool_class):
+        given, tool_class = {"tool_class": tool_class, **given}, VerlToolAdapter
+    tool = build(tool_class, given, Tool, where=where, context=context)
+    if not isinstance(getattr(tool, "schema", None), ToolSchema):
         raise ToolError(
             f"{where}: it has no schema; give it a `tool_schema` in the tool YAML, or let it set `self.schema` to an "
             "`agentrl.tools.base.ToolSchema`"
         )
     return tool
-
-
-def _check_protocol(tool_class: type, where: str) -> None:
-    for method in _METHODS:
-        if not inspect.iscoroutinefunction(getattr(tool_class, method, None)):
-            raise ToolError(
-                f"{where}: it has no `async def {method}`; a tool has {', '.join(_METHODS)} (`agentrl.tools.base.Tool`)"
-            )
-    try:
-        inspect.signature(tool_class).bind({}, None)
-    except TypeError as error:
-        raise ToolError(f"{where}: its constructor must take `(config, schema)`: {error}") from error
-
-
-def _check_parameters(tool: Tool, where: str) -> None:
-    try:
-        require_parameters(tool.start)
-        require_parameters(tool.call, "episode", "arguments", named=["deadline"])
-        require_parameters(tool.end_episode, "episode")
-        require_parameters(tool.aclose)
-    except TypeError as error:
-        raise ToolError(f"{where}: {error}") from error

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from agentrl.config.plain import read_plain_config
 from agentrl.errors import JudgeUnavailableError, ToolError
 from agentrl.judge.client import InvalidSubmissionError
-from agentrl.judge.connection import JudgeConnection
+from agentrl.judge.connection import NO_CONTEXT, JudgeConnection, ToolContext
 from agentrl.judge.stats import JudgeStats
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
@@ -47,7 +47,7 @@ class PythonToolConfig(JudgeConnection):
 class PythonTool:
     """Runs programs through one judge client per worker."""
 
-    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None, context: ToolContext = NO_CONTEXT) -> None:
         """Check the config; `schema` may rename or describe the tool, None takes the tool's own.
 
         Raises:
@@ -63,7 +63,7 @@ class PythonTool:
                 "`required`, and `input`"
             )
         self._show_execution_time = settings.show_execution_time
-        self._client = settings.client(owner=f"tool `{PYTHON_TOOL}`")
+        self._client = settings.client(context.judge, owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:
         """Open the session, and check that a judge answers.

@@ -1,11 +1,7 @@
-"""A tool that workers of an extra role answer (`cluster.extra_roles`), such as a model with its own process or GPU.
-
-The runner puts the handles of the started workers into the plain config.
-"""
+"""A tool that workers of an extra role answer (`cluster.extra_roles`), such as a model with its own process or GPU."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 from zlib import crc32
 
@@ -18,13 +14,13 @@ from agentrl.errors import (
     ToolError,
     WorkerDiedError,
 )
-from agentrl.tools.base import Episode, ToolConfig, ToolSchema
+from agentrl.judge.connection import NO_CONTEXT, ToolContext
+from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
 
 WORKER_TOOL = "agentrl.tools.worker_tool.WorkerTool"
 EPISODE_ID = "episode_id"
 """Argument that names the episode; all others are the policy's."""
-_WORKERS = "workers"
 
 
 class WorkerToolConfig(PlainConfig):
@@ -49,17 +45,16 @@ class WorkerTool:
     _answered: ClassVar[dict[tuple[str, str], str]] = {}
     """Worker process of an episode, keyed by role and episode: several tools may ask the same worker."""
 
-    def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Take the handles.
+    def __init__(self, config: dict[str, Any], schema: ToolSchema | None, context: ToolContext = NO_CONTEXT) -> None:
+        """Take the handles of the role's workers.
 
         Raises:
             ToolError: there is no schema.
         """
         if schema is None:
             raise ToolError(f"tool `{WORKER_TOOL}`: no `tool_schema`. Add one to the tool YAML")
-        given = dict(config)
-        self._workers: Sequence[Any] = given.pop(_WORKERS, ())
-        self._config = read_plain_config(WorkerToolConfig, given, source=f"tool `{WORKER_TOOL}`")
+        self._config = read_plain_config(WorkerToolConfig, config, source=f"tool `{WORKER_TOOL}`")
+        self._workers = context.workers.get(self._config.role, ())
         self.schema = schema
         self._known: dict[str, str] = {}
         """Worker process that answered this tool, keyed by episode."""
@@ -140,13 +135,3 @@ class WorkerTool:
 
     def _worker_of(self, episode: Episode) -> Any:
         return self._workers[crc32(episode.episode_id.encode()) % len(self._workers)]
-
-
-def with_workers(configs: Sequence[ToolConfig], workers: Mapping[str, Sequence[Any]]) -> list[ToolConfig]:
-    """Return the configs with the handles of the workers that their tools call."""
-    return [
-        replace(tool, config=tool.config | {_WORKERS: tuple(workers[tool.config["role"]])})
-        if tool.class_name == WORKER_TOOL
-        else tool
-        for tool in configs
-    ]

@@ -16,10 +16,11 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
+from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.observability.metrics_file import MetricsRow, read_metrics
 from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.builder import build_tools
-from agentrl.tools.loader import fill_judge_address, load_tool_configs
+from agentrl.tools.loader import load_tool_configs
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Prompt, Termination, Trajectory
 
@@ -121,6 +122,6 @@ def _prompts_of_steps(run_dir: Path, config: RunConfig, num_steps: int) -> Itera
 
 
 def _chat_tokens(config: RunConfig) -> ChatTokens:
-    nobody = fill_judge_address(load_tool_configs(config), ("http://127.0.0.1:9",), token_env=None)
-    schemas = [tool.schema.as_template_dict() for tool in build_tools(nobody).values()]
+    nobody = ToolContext(judge=JudgeAddress(urls=("http://127.0.0.1:9",)))
+    schemas = [tool.schema.as_template_dict() for tool in build_tools(load_tool_configs(config), nobody).values()]
     return ChatTokens.of_model(config.model, schemas)

@@ -18,7 +18,7 @@ from agentrl.cluster.node_judges import node_judges
 from agentrl.cluster.ray.runtime import guarded_run
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.config.schema.run import JudgeSection
-from agentrl.judge.connection import JudgeConnection
+from agentrl.judge.connection import JudgeAddress, JudgeConnection
 from agentrl.types import Deadline
 
 SECTION = JudgeSection(placement="per_node", min_isolation="D", num_slots=1)
@@ -26,13 +26,13 @@ NUM_PROGRAMS = 40
 
 
 class Caller:
-    """A worker that knows the judges by its config and the token by its environment."""
+    """A worker that knows the judges, and their token, by its config."""
 
-    def __init__(self, config: dict[str, Any], role: str) -> None:
-        self._connection = JudgeConnection(**config)
+    def __init__(self, config: JudgeAddress, role: str) -> None:
+        self._judges = config
 
     async def call(self) -> list[str]:
-        client = self._connection.client(owner="caller")
+        client = JudgeConnection(request_processor_batch_size=2).client(self._judges, owner="caller")
         await client.start()
         try:
             runs = (client.run(f"print({number})", deadline=Deadline.after(60)) for number in range(NUM_PROGRAMS))
@@ -51,10 +51,8 @@ async def main(temp_dir: Path) -> None:
     ray.init(address=cluster.address, _node_ip_address="127.0.0.2", log_to_driver=False)
     try:
         async with node_judges(SECTION) as judges:
-            token = {"TEST_TOKEN": judges.token}
-            config = {"hosts": list(judges.urls), "token_env": "TEST_TOKEN", "request_processor_batch_size": 2}
             pool = ResourcePool(num_processes=1, node_id=ray.get_runtime_context().get_node_id())
-            [caller] = spawn(Caller, pool, config, "caller", max_concurrency=2, secret_env=token)
+            [caller] = spawn(Caller, pool, judges, "caller", max_concurrency=2)
             facts = {
                 "urls": judges.urls,
                 "token": judges.token,

@@ -18,11 +18,11 @@ from agentrl.cluster.workers.extra_roles import spawn_extra_worker
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ConfigError, ToolError
+from agentrl.judge.connection import ToolContext
 from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
-from agentrl.tools.worker_tool import with_workers
 from agentrl.types import Deadline, Prompt, Termination, ToolStatus, Turn
 from examples.image_edit.image_worker import (
     ImageEditWorker,
@@ -72,7 +72,7 @@ def test_a_convolution_is_the_sum_over_the_neighbours():
 async def test_workers_of_the_extra_role_answer_the_tool_of_the_policy(local_ray: Path):
     configs = load_tool_configs(loaded().config)
     workers = [start_editor(rank) for rank in range(2)]
-    [tool] = build_tools(with_workers(configs, {"image_edit": workers})).values()
+    [tool] = build_tools(configs, ToolContext(workers={"image_edit": tuple(workers)})).values()
     await tool.start()
     mine, other = Episode(episode_id="e1", prompt_id="p"), Episode(episode_id="e2", prompt_id="p")
 
@@ -119,7 +119,8 @@ async def test_the_agent_loop_has_the_worker_edit_what_the_policy_asks_for_and_r
         model=ModelSection(path=str(tmp_path)),
         rollout=RolloutSection(max_response_tokens=2000),
         reward=RewardSection(class_name=f"{__name__}.AnyAnswer"),
-        tools=tuple(with_workers(load_tool_configs(plan), {"image_edit": [editor]})),
+        tools=tuple(load_tool_configs(plan)),
+        context=ToolContext(workers={"image_edit": (editor,)}),
         run_seed=0,
         run_dir=str(tmp_path),
     )

@@ -7,10 +7,11 @@ import pytest
 
 from agentrl.agent_loop.scoring import isolated_reward, score
 from agentrl.config.schema.reward import RewardSection
+from agentrl.config.schema.run import JudgeSection
 from agentrl.data.columns import PromptColumns
 from agentrl.data.rows import Row
 from agentrl.errors import ConfigError, UnexplainedError
-from agentrl.rewards.loader import build_reward, import_rewards
+from agentrl.rewards.loader import build_reward, check_reward
 from agentrl.rewards.score import Score
 from agentrl.types import Deadline, Prompt, ToolCall, ToolResult, ToolStatus, Turn
 
@@ -156,5 +157,5 @@ def test_a_function_that_could_never_be_called_is_refused_before_anything_starts
     name: str, config: dict[str, Any], message: str
 ):
     with pytest.raises(ConfigError, match=message) as caught:
-        import_rewards(RewardSection(function=f"{__name__}.{name}", config=config))
+        check_reward(RewardSection(function=f"{__name__}.{name}", config=config), JudgeSection())
     assert "`reward.function`" in str(caught.value)

@@ -4,9 +4,11 @@ import pytest
 
 from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
-from agentrl.rewards.code_tests import CODE_TESTS_REWARD
-from agentrl.rewards.loader import build_reward, check_reward, fill_reward_address, reward_needs_judge
+from agentrl.judge.connection import JudgeAddress, ToolContext
+from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsReward
+from agentrl.rewards.loader import build_reward, check_reward
 from agentrl.rewards.math_answer import MathAnswerReward
+from agentrl.run.judges import needs_judge
 from agentrl.types import Deadline, Prompt, Turn
 
 
@@ -55,7 +57,7 @@ def test_the_default_is_the_answer_check() -> None:
         (users("LengthReward"), r"cannot be built: KeyError at test_reward_loader\.py:\d+: 'scale'"),
         (users("SyncScore", scale=1.0), "it has no `async def score`"),
         (users("NoDeadline", scale=1.0), r"`score` must take `\(prompt, turns, \*, deadline\)`: got an unexpected"),
-        (users("users"), r"it is no class .*; a function is named by `reward\.function: "),
+        (users("users"), r"it is no class; a function is named by `reward\.function: "),
     ],
 )
 def test_a_class_that_is_no_reward_is_refused_with_the_reason(section: RewardSection, message: str) -> None:
@@ -68,22 +70,22 @@ def test_a_wrong_key_of_a_built_in_reward_is_found_before_any_worker_starts() ->
         check_reward(RewardSection(config={"num_proceses": 3}), JudgeSection())
 
 
-def test_a_reward_that_asks_for_a_judge_is_given_the_running_one() -> None:
-    section = check_reward(RewardSection(class_name=CODE_TESTS_REWARD), JudgeSection())
-    assert reward_needs_judge(section)
-    filled = fill_reward_address(section, ["http://127.0.0.1:77"])
-    assert not reward_needs_judge(filled)
-    assert (filled.config["host_addr"], filled.config["host_port"]) == ("127.0.0.1", 77)
-    assert type(filled.config["scoring"]) is str
+def test_a_reward_that_leaves_the_judge_to_the_run_gets_it_from_the_context() -> None:
+    section = RewardSection(class_name=CODE_TESTS_REWARD)
+    assert needs_judge([], section)
+    with pytest.raises(ConfigError, match="`host_addr` and `host_port` are not set, and the run has no judge"):
+        build_reward(section)
+    reward = build_reward(section, ToolContext(judge=JudgeAddress(urls=("http://127.0.0.1:77",))))
+    assert isinstance(reward, CodeTestsReward)
 
 
-def test_a_reward_that_needs_no_judge_gets_none() -> None:
-    section = check_reward(RewardSection(), JudgeSection())
-    assert not reward_needs_judge(section)
-    assert fill_reward_address(section, ["http://127.0.0.1:77"]) == section
+def test_the_answer_check_needs_no_judge() -> None:
+    assert not needs_judge([], RewardSection())
 
 
 def test_an_address_that_contradicts_the_runs_judge_is_a_config_error() -> None:
     section = RewardSection(class_name=CODE_TESTS_REWARD, config={"host_addr": "a", "host_port": 1})
-    with pytest.raises(ConfigError, match=r"`reward\.config\.host_addr` is 'a', but `judge\.host_addr` is 'b'"):
+    with pytest.raises(
+        ConfigError, match=r"`reward\.config` names the judges http://a:1, but `judge` names http://b:1"
+    ):
         check_reward(section, JudgeSection(host_addr="b", host_port=1))

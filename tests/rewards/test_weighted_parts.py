@@ -5,11 +5,11 @@ import pytest
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.reward import RewardPartSection, RewardSection
-from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import ConfigError, UnexplainedError
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD
-from agentrl.rewards.loader import build_reward, check_reward, fill_reward_address, reward_needs_judge
+from agentrl.rewards.loader import build_reward
 from agentrl.rewards.score import Score, read_score
+from agentrl.run.judges import needs_judge
 from agentrl.types import Deadline, Prompt, Turn
 
 PROMPT = Prompt(prompt_id="p", messages=[], answer="42")
@@ -63,13 +63,10 @@ async def test_where_no_part_applies_there_is_no_reward():
         await scored(part("only_for_code"))
 
 
-def test_a_part_that_asks_for_a_judge_is_given_the_running_one():
-    section = RewardSection(parts=[part("accuracy"), RewardPartSection(name="tests", class_name=CODE_TESTS_REWARD)])
-    checked = check_reward(section, JudgeSection())
-    assert reward_needs_judge(checked)
-    filled = fill_reward_address(checked, ["http://127.0.0.1:77"])
-    assert not reward_needs_judge(filled)
-    assert (filled.parts[1].config["host_addr"], filled.parts[0].config) == ("127.0.0.1", {})
+def test_a_part_may_ask_for_the_runs_judge():
+    parts = [part("accuracy"), RewardPartSection(name="tests", class_name=CODE_TESTS_REWARD)]
+    assert needs_judge([], RewardSection(parts=parts))
+    assert not needs_judge([], RewardSection(parts=parts[:1]))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import ToolError
+from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.python_tool import PYTHON_TOOL
@@ -41,12 +42,14 @@ class NoDeadline(Good):
     async def call(self, episode, arguments): ...
 
 
-class BrokenSchema(Good):
-    schema = property(lambda self: 1 / 0, lambda self, schema: None)
-
-
 class OddConstructor(Good):
     def __init__(self, config): ...
+
+
+class InContext(Good):
+    def __init__(self, config, schema, *, context):
+        super().__init__(config, schema)
+        self.judge = context.judge
 
 
 class Picky(Good):
@@ -126,8 +129,11 @@ def test_two_tools_of_one_name_are_refused() -> None:
             "users_tools.NoDeadline",
             r"`users_tools.NoDeadline`: `call` must take `\(episode, arguments, \*, deadline\)`: got an unexpected",
         ),
-        ("users_tools.BrokenSchema", r"cannot be built: ZeroDivisionError at users_tools\.py:\d+"),
-        ("users_tools.OddConstructor", r"its constructor must take `\(config, schema\)`"),
+        (
+            "users_tools.OddConstructor",
+            r"`users_tools.OddConstructor`: `OddConstructor` must take `\(config, schema\)`",
+        ),
+        ("Python Tool", r"`Python Tool`; it must be an import path such as `my_module.MyClass`"),
         ("users_tools.Picky", r"cannot be built: KeyError at users_tools\.py:\d+: 'api_key'"),
         (
             "users_tools.NoGpu",
@@ -143,6 +149,12 @@ def test_two_tools_of_one_name_are_refused() -> None:
 def test_a_class_that_is_no_tool_is_refused_with_the_reason(class_name: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         build_tools([ToolConfig(class_name=class_name)])
+
+
+def test_a_constructor_with_a_parameter_context_gets_the_runs_judge() -> None:
+    judge = JudgeAddress(urls=("http://127.0.0.1:1",), token="s3cret")
+    tool = build_tools([ToolConfig(class_name="users_tools.InContext")], ToolContext(judge=judge))["good"]
+    assert tool.judge == judge  # pyright: ignore[reportAttributeAccessIssue] - the user's own
 
 
 def test_a_missing_judge_address_is_named() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from agentrl.config.schema.run import CodeJudgeTools, DataSection, ModelSection, RunConfig, ToolsSection
+from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.tools.base import ToolConfig
-from agentrl.tools.loader import fill_judge_address, load_tool_configs, load_tool_file
+from agentrl.tools.loader import load_tool_configs, load_tool_file
 
 SHIPPED = sorted((Path(__file__).parents[2] / "tool_configs").glob("*.yaml"))
 
@@ -30,8 +31,7 @@ def every_config() -> list[ToolConfig]:
     short_form = RunConfig(
         data=DataSection(train_files=[]), model=ModelSection(path=""), tools=ToolsSection(code_judge=CodeJudgeTools())
     )
-    configs = [tool for file in SHIPPED for tool in load_tool_file(file)] + load_tool_configs(short_form)
-    return configs + fill_judge_address(configs, ["http://127.0.0.1:8088"], token_env="TOKEN")
+    return [tool for file in SHIPPED for tool in load_tool_file(file)] + load_tool_configs(short_form)
 
 
 def test_there_are_shipped_tool_configs() -> None:
@@ -45,6 +45,13 @@ def test_every_tool_config_passes_rays_serialiser_as_plain_data(config: ToolConf
     assert received == config
     for field in dataclasses.fields(received):
         assert live_objects(getattr(received, field.name), field.name) == []
+
+
+def test_the_context_passes_rays_serialiser_and_shows_no_token() -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    context = ToolContext(judge=JudgeAddress(urls=("http://127.0.0.1:8088",), token="s3cret"), workers={"painter": ()})
+    assert cloudpickle.loads(cloudpickle.dumps(context)) == context
+    assert "s3cret" not in repr(context)
 
 
 def test_a_live_object_would_be_found() -> None:

@@ -7,15 +7,19 @@ from agentrl.config.schema.run import (
     DataSection,
     JudgeSection,
     ModelSection,
+    RewardSection,
     RolloutSection,
     RunConfig,
     ToolsSection,
 )
 from agentrl.errors import ConfigError
+from agentrl.judge.client import JudgeClient
+from agentrl.judge.connection import JudgeAddress
+from agentrl.run.judges import needs_judge
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
-from agentrl.tools.loader import fill_judge_address, load_tool_configs, load_tool_file, needs_judge
-from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA
+from agentrl.tools.loader import load_tool_configs, load_tool_file
+from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA, PythonToolConfig
 
 SHIPPED = Path(__file__).parents[2] / "tool_configs" / "python_tool_config.yaml"
 
@@ -141,8 +145,11 @@ def test_a_stateful_tool_is_refused_until_there_is_one() -> None:
         ("tools: []", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tool: [{class_name: a.B}]", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tools: [a.B]", r"tools\.yaml: `tools\[0\]` is 'a.B'"),
-        ("tools: [{config: {}}]", r"tools\.yaml: `tools\[0\]` names no tool: give it `class_name` or `function`"),
-        ("tools: [{class_name: Python Tool}]", r"`tools\[0\]\.class_name` is `Python Tool`; it must be an import path"),
+        ("tools: [{config: {}}]", r"tools\.yaml: `tools\[0\]` is {.*; name the tool by `class_name` or `function`"),
+        (
+            "tools: [{class_name: a.B, function: a.b}]",
+            r"`tools\[0\]` is .*; name the tool by `class_name` or `function`",
+        ),
         ("tools: [{class_name: a.B, confg: {}}]", r"unknown key `tools\[0\]\.confg`. Did you mean `config`\?"),
         ("tools: [{class_name: a.B, config: {type: mcp}}]", r"`tools\[0\]\.config\.type` is 'mcp'.*`native` only"),
         ("tools: [{class_name: a.B, config: 3}]", r"`tools\[0\]\.config` is 3"),
@@ -179,41 +186,48 @@ def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
 
 def test_an_address_that_contradicts_the_runs_judge_is_a_config_error(tmp_path: Path) -> None:
     judge = JudgeSection(host_addr="localhost", host_port=9999)
-    with pytest.raises(ConfigError, match=r"tools\[0\]\.config\.host_port` is 8088, but `judge\.host_port` is 9999"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tools\[0\]\.config` names the judges http://localhost:8088, but `judge` names http://localhost:9999",
+    ):
         load_tool_configs(run_config(at_root=write(tmp_path, RSTAR2_FILE), judge=judge))
 
 
-def test_half_an_address_is_a_config_error_where_the_run_starts_its_judge() -> None:
+def test_half_an_address_is_a_config_error_where_the_run_names_no_judge() -> None:
     half = ToolsSection(code_judge=CodeJudgeTools(host_addr="localhost"))
-    with pytest.raises(ConfigError, match="names only one of `host_addr` and `host_port`"):
+    with pytest.raises(
+        ConfigError, match=r"only one of `tools\[0\]\.config\.host_addr` and .*`tools\[0\]\.config\.host_port`"
+    ):
         load_tool_configs(run_config(tools=half))
-    whole = load_tool_configs(run_config(tools=half, judge=JudgeSection(host_addr="localhost", host_port=5)))
-    assert fill_judge_address(whole, ["http://localhost:5"])[0].config["host_port"] == 5
+    (tool,) = load_tool_configs(run_config(tools=half, judge=JudgeSection(host_addr="localhost", host_port=5)))
+    assert client_of(tool).urls == ["http://localhost:4321"]
 
 
-def test_an_absent_address_is_filled_from_the_running_judge() -> None:
-    configs = load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools())))
-    assert needs_judge(configs)
-    filled = fill_judge_address(configs, ["http://127.0.0.1:4321"], token_env="MY_TOKEN")
-    assert not needs_judge(filled)
-    assert filled[0].config["host_addr"] == "127.0.0.1"
-    assert filled[0].config["host_port"] == 4321
-    assert filled[0].config["token_env"] == "MY_TOKEN"
+def client_of(tool: ToolConfig) -> JudgeClient:
+    """Return the client of a tool in a run whose judge listens on port 4321."""
+    return PythonToolConfig(**tool.config).client(JudgeAddress(urls=("http://localhost:4321",)), owner="tool")
 
 
-def test_an_address_of_its_own_is_kept(tmp_path: Path) -> None:
-    configs = load_tool_configs(run_config(at_root=write(tmp_path, RSTAR2_FILE)))
-    assert not needs_judge(configs)
-    assert fill_judge_address(configs, ["http://127.0.0.1:4321"])[0].config["host_port"] == 8088
+def test_without_an_address_the_runs_judge_is_asked() -> None:
+    (tool,) = load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools())))
+    assert needs_judge([tool], RewardSection())
+    assert client_of(tool).urls == ["http://localhost:4321"]
 
 
-def test_a_tool_that_never_asks_for_a_judge_gets_no_address(tmp_path: Path) -> None:
+def test_an_address_of_its_own_wins(tmp_path: Path) -> None:
+    (tool,) = load_tool_configs(run_config(at_root=write(tmp_path, RSTAR2_FILE)))
+    assert not needs_judge([tool], RewardSection())
+    assert client_of(tool).urls == ["http://localhost:8088"]
+
+
+def test_a_tool_of_the_users_asks_for_the_runs_judge_by_an_address_of_null(tmp_path: Path) -> None:
     configs = load_tool_file(Path(write(tmp_path, "tools: [{class_name: a.B}, {function: a.b}]")))
-    assert not needs_judge(configs)
-    assert fill_judge_address(configs, ["http://127.0.0.1:4321"]) == configs
+    assert not needs_judge(configs, RewardSection())
+    configs = load_tool_file(Path(write(tmp_path, "tools: [{class_name: a.B, config: {host_addr: null}}]")))
+    assert needs_judge(configs, RewardSection())
 
 
 def test_the_short_form_names_several_judges_too() -> None:
     (tool,) = load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools(hosts=["a:1", "b:2"]))))
-    assert tool.config["hosts"] == ["a:1", "b:2"]
-    assert not needs_judge([tool])
+    assert client_of(tool).urls == ["http://a:1", "http://b:2"]
+    assert not needs_judge([tool], RewardSection())

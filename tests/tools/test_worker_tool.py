@@ -10,6 +10,7 @@ from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.spawn import ResourcePool
 from agentrl.cluster.workers.extra_roles import spawn_extra_worker
 from agentrl.errors import RolloutError, ToolError, WorkerDiedError
+from agentrl.judge.connection import ToolContext
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.worker_tool import WorkerTool
 from agentrl.types import Deadline, ToolResult, ToolStatus
@@ -24,8 +25,8 @@ EPISODE = Episode(episode_id="e", prompt_id="p")
 def make_tool(worker: WorkerHandle, *, names: str = "size", method: str = "draw") -> WorkerTool:
     parameters = {"type": "object", "properties": {names: {}}}
     schema = ToolSchema(name="draw", description="", parameters=parameters)
-    config = {"role": "painter", "method": method, "end_method": "forget", "workers": (worker,)}
-    return WorkerTool(config, schema)
+    config = {"role": "painter", "method": method, "end_method": "forget"}
+    return WorkerTool(config, schema, ToolContext(workers={"painter": (worker,)}))
 
 
 async def call(worker: WorkerHandle, arguments: dict[str, object], *, names: str = "size", **how: str) -> ToolResult:

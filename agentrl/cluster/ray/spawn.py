@@ -1,9 +1,7 @@
 """Turns any plain class into a Ray worker."""
 
 import inspect
-import os
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -56,7 +54,6 @@ def spawn(
     first_rank: int = 0,
     restart: bool = False,
     env: dict[str, str] | None = None,
-    secret_env: Mapping[str, str] | None = None,
 ) -> list[WorkerHandle]:
     """Start `pool.num_processes` workers of `cls(config, role)` and return a handle for each.
 
@@ -69,7 +66,6 @@ def spawn(
         first_rank: number of the first process, in its name.
         restart: Ray restarts a dead worker; right for workers that build their state at first use.
         env: further environment variables of the processes; Ray writes them into its logs.
-        secret_env: like `env`, but set by the processes themselves before `cls` is built, and never logged.
 
     Raises:
         ConfigError: `cls` cannot be a worker; the message says what is missing.
@@ -90,9 +86,8 @@ def spawn(
     elif pool.node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(pool.node_id, soft=False)
     wrapped = ray.remote(**options)(_prepared(cls))
-    arguments = (config, role, dict(secret_env or {}))
     return [
-        WorkerHandle(cast(ActorHandle, wrapped.remote(*arguments)), f"{role} {first_rank + index}")
+        WorkerHandle(cast(ActorHandle, wrapped.remote(config, role)), f"{role} {first_rank + index}")
         for index in range(pool.num_processes)
     ]
 
@@ -106,13 +101,9 @@ def _takes(function: Any, *args: Any) -> bool:
 
 
 def _prepared(cls: type) -> type:
-    """Return `cls` with a constructor that first sets up logging and secret variables.
+    """Return `cls` with a constructor that first sets up logging."""
 
-    These are passed as an argument: arguments stay in memory, and Ray repeats them at a restart.
-    """
-
-    def __init__(self: Any, config: Any, role: str, secret_env: Mapping[str, str]) -> None:
-        os.environ.update(secret_env)
+    def __init__(self: Any, config: Any, role: str) -> None:
         configure_worker_logging()
         cast(Any, cls).__init__(self, config, role)
 

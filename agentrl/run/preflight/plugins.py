@@ -14,12 +14,13 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
 from agentrl.config.schema.run import RewardSection, RunConfig
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
+from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
 from agentrl.rewards.score import Score
-from agentrl.run.judges import ResolvedJudges, environment_of, judge_for
+from agentrl.run.judges import driver_judge
 from agentrl.run.preflight.blocked_calls import ended_if_blocked
 from agentrl.run.preflight.report import CheckReport, CheckSubject
 from agentrl.run.prompt_sets import count_overlong, overlong_warnings
@@ -48,19 +49,18 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     prompt = _first_prompt(subject)
     # Without Ray there are no nodes; one judge here shows as much about the tools.
     judge = replace(subject.config.judge, placement="driver")
-    async with judge_for(subject.tools, subject.reward, judge) as judged:
-        with environment_of(judged):
-            await _try(judged, prompt, subject, report)
+    async with driver_judge(subject.tools, subject.reward, judge) as address:
+        await _try(ToolContext(judge=address), prompt, subject, report)
 
 
-async def _try(judged: ResolvedJudges, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
+async def _try(context: ToolContext, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
     config = subject.config
-    async with _started_tools(judged.tools, config, report) as executor:
+    async with _started_tools(subject.tools, context, config, report) as executor:
         _check_prompt_lengths(executor.schemas, subject, report)
-        await _call_tools(executor, judged.tools, prompt, report)
-    async with _started_reward(judged.reward, start_timeout_s=config.rollout.start_timeout_s) as reward:
+        await _call_tools(executor, subject.tools, prompt, report)
+    async with _started_reward(subject.reward, context, start_timeout_s=config.rollout.start_timeout_s) as reward:
         metric = config.algorithm.selection.metric
-        await _score_answers(reward, judged.reward, prompt, report, metric=metric)
+        await _score_answers(reward, subject.reward, prompt, report, metric=metric)
 
 
 def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
@@ -81,13 +81,13 @@ def _first_prompt(subject: CheckSubject) -> Prompt:
 
 @contextlib.asynccontextmanager
 async def _started_tools(
-    tools: Sequence[ToolConfig], config: RunConfig, report: CheckReport
+    tools: Sequence[ToolConfig], context: ToolContext, config: RunConfig, report: CheckReport
 ) -> AsyncIterator[ToolExecutor]:
     local_tools = [tool for tool in tools if tool.class_name != WORKER_TOOL]
     if len(local_tools) < len(tools):
         report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
     executor = ToolExecutor(
-        build_tools(local_tools),
+        build_tools(local_tools, context),
         timeout_s=config.rollout.tool_timeout_s,
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         start_timeout_s=config.rollout.start_timeout_s,
@@ -147,8 +147,10 @@ async def _call_tool(
 
 
 @contextlib.asynccontextmanager
-async def _started_reward(section: RewardSection, *, start_timeout_s: float) -> AsyncIterator[Reward]:
-    reward = isolated_reward(build_reward(section), start_timeout_s=start_timeout_s)
+async def _started_reward(
+    section: RewardSection, context: ToolContext = NO_CONTEXT, *, start_timeout_s: float
+) -> AsyncIterator[Reward]:
+    reward = isolated_reward(build_reward(section, context), start_timeout_s=start_timeout_s)
     limit_s = start_timeout_s * len(section.scorers)
     with ended_if_blocked(f"start of reward `{section.label}`", limit_s=limit_s):
         await reward.start()

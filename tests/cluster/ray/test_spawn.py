@@ -30,22 +30,6 @@ async def test_workers_run_on_uvloop(workers: list[WorkerHandle]):
     assert await workers[0].loop_name() == "uvloop"
 
 
-async def test_a_secret_is_in_the_environment_of_a_worker_and_of_the_one_that_is_started_again(local_ray: Path):
-    pool = ResourcePool(num_processes=1, num_cpus=0.5)
-    secret = {"A_SECRET": "s3cret"}
-    [worker] = spawn(PlainWorker, pool, {}, "keeper", max_concurrency=10, restart=True, secret_env=secret)
-    assert await worker.environment("A_SECRET") == "s3cret"
-    with pytest.raises(WorkerDiedError):
-        await worker.die()
-    for _ in range(300):
-        try:
-            assert await worker.environment("A_SECRET") == "s3cret"
-            return
-        except WorkerDiedError:
-            await asyncio.sleep(0.2)
-    raise AssertionError("the worker was not started again")
-
-
 async def test_a_file_beside_the_config_can_be_imported_in_every_worker(workers: list[WorkerHandle]):
     assert await asyncio.gather(*(worker.import_user_code() for worker in workers)) == [42, 42]
 
