@@ -1,6 +1,6 @@
 """Connection of a tool or a reward to the judges: its own keys, and what the run gives it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,14 @@ class JudgeAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a run gives its tools and its reward, as data that crosses Ray.
+    """Judge and extra workers of a run, for its tools and its reward; data that crosses Ray.
 
     A class whose constructor has a parameter `context` receives it. Example: `ToolContext(judge=JudgeAddress(urls=(url,)))`.
     """
 
     judge: JudgeAddress | None = None
     """None if no tool and no reward asks for a judge."""
-    workers: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    workers: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Handles of the workers of `cluster.extra_roles`, keyed by role."""
 
 

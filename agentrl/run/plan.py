@@ -335,10 +335,7 @@ async def _alive(
                 rollout=config.rollout,
                 reward=plan.reward,
                 tools=tuple(plan.tools),
-                context=ToolContext(
-                    judge=judge or node_judges,
-                    workers={role: tuple(workers) for role, workers in cluster.extra_roles.items()},
-                ),
+                context=ToolContext(judge=judge or node_judges, workers=dict(cluster.extra_roles)),
                 run_seed=config.run.seed,
                 run_dir=str(path),
                 validation=config.validation,
