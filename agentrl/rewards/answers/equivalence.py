@@ -1,8 +1,8 @@
 """Mathematical equivalence of two answers, in processes that are killed if they hang.
 
 On some answers sympy takes for ever, or all memory. So each comparison runs in its own process, forked from one that has
-imported sympy, with a limit of CPU time. A comparison first gets a short slice. One that needs more restarts in a second lane
-with its whole limit, which never takes the last slot, so that fast comparisons do not wait.
+imported sympy, with a limit of CPU time. A comparison first gets a short slice. One that needs more restarts with its whole
+limit in slots of its own, so that fast comparisons do not wait.
 
 No library's pool: these use named semaphores, which stay in shared memory when a run is killed.
 """
@@ -11,8 +11,6 @@ import asyncio
 import itertools
 import json
 import logging
-import socket
-import subprocess
 import sys
 
 from agentrl.errors import RolloutError
@@ -41,7 +39,6 @@ class EquivalencePool:
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(num_processes)
         self._slow_slots = asyncio.Semaphore(num_processes - 1)
-        self._asking: set[asyncio.Task[Outcome]] = set()
         self._server: _MathServer | None = None
         self._starting = asyncio.Lock()
         self._num_given_up = 0
@@ -58,19 +55,8 @@ class EquivalencePool:
             RolloutError: it does not start, or does not compare.
         """
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
-                await self._running_server()
             if not await self.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=deadline):
-                reason = (
-                    "did not finish its first comparison" if self._num_given_up else "holds that equal roots differ"
-                )
-                raise RolloutError(f"answer check: its process starts, but {reason}")
-        except TimeoutError as error:
-            await self.aclose()
-            raise RolloutError("answer check: its process did not start in time") from error
-        except OSError as error:
-            await self.aclose()
-            raise RolloutError("answer check: its process ended while it started") from error
+                raise RolloutError("answer check: its process starts, but does not find equal roots equal")
         except BaseException:
             await self.aclose()
             raise
@@ -85,9 +71,7 @@ class EquivalencePool:
         """
         outcome = Outcome.DIED
         for _ in range(_MAX_CRASHES):
-            outcome = await self._first_slice(reference, answer, deadline)
-            if outcome is Outcome.TIMEOUT and self._timeout_s > _SLICE_S:
-                outcome = await self._whole_time(reference, answer, deadline)
+            outcome = await self._compare(reference, answer, deadline)
             if outcome is not Outcome.DIED:
                 break
             logger.warning("answer check: a process died on %.100r", answer)
@@ -100,140 +84,104 @@ class EquivalencePool:
 
     async def aclose(self) -> None:
         """Kill the processes."""
-        for task in self._asking:
-            task.cancel()
         if self._server is not None:
-            self._server.kill()
+            await self._server.kill()
             self._server = None
 
-    async def _first_slice(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
+    async def _compare(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
-                await self._slots.acquire()
-                return await self._run(reference, answer, min(_SLICE_S, self._timeout_s), [self._slots])
+            async with asyncio.timeout(deadline.remaining_s()), self._slots:
+                outcome = await self._ask(reference, answer, min(_SLICE_S, self._timeout_s))
         except TimeoutError:
             raise RolloutError("answer check: no decision by the deadline, too many answers at once") from None
-        except OSError as error:
-            raise RolloutError("answer check: its process cannot be started") from error
-
-    async def _whole_time(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
-        """Compare again with the whole limit; after a first slice, no slot in time counts as a timeout."""
-        wait_s = min(self._timeout_s, max(0.0, deadline.remaining_s() - _MARGIN_S))
+        if outcome is not Outcome.TIMEOUT or self._timeout_s <= _SLICE_S:
+            return outcome
+        # After a first slice the answer is to blame, also where no slot comes free in time.
+        left = Deadline.after(deadline.remaining_s() - _MARGIN_S)
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(left.capped(self._timeout_s).remaining_s()):
                 await self._slow_slots.acquire()
-                try:
-                    await self._slots.acquire()
-                except BaseException:
-                    self._slow_slots.release()
-                    raise
-            async with asyncio.timeout(max(0.0, deadline.remaining_s() - _MARGIN_S)):
-                return await self._run(reference, answer, self._timeout_s, [self._slots, self._slow_slots])
+            try:
+                async with asyncio.timeout(left.remaining_s()):
+                    return await self._ask(reference, answer, self._timeout_s)
+            finally:
+                self._slow_slots.release()
         except TimeoutError:
             return Outcome.TIMEOUT
-        except OSError as error:
-            raise RolloutError("answer check: its process cannot be started") from error
-
-    async def _run(self, reference: str, answer: str, cpu_s: float, slots: list[asyncio.Semaphore]) -> Outcome:
-        """Compare in acquired slots, and release them when the comparison ends, even if the caller is cancelled."""
-        task = asyncio.create_task(self._ask(reference, answer, cpu_s))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-        task.add_done_callback(lambda _: [slot.release() for slot in slots])
-        return await asyncio.shield(task)
 
     async def _ask(self, reference: str, answer: str, cpu_s: float) -> Outcome:
-        server = await self._running_server()
         try:
-            return await server.compare(reference, answer, cpu_s)
-        except ConnectionError:
-            return Outcome.DIED
-
-    async def _running_server(self) -> "_MathServer":
-        async with self._starting:
-            if self._server is None or not self._server.alive:
-                if self._server is not None:
-                    self._server.kill()
-                server = _MathServer()
-                try:
-                    async with asyncio.timeout(_START_TIMEOUT_S):
-                        await server.connect()
-                except BaseException:
-                    server.kill()
-                    raise
-                self._server = server
-            return self._server
+            async with self._starting:
+                if self._server is None or not self._server.alive:
+                    await self.aclose()
+                    self._server = await _MathServer.start()
+                server = self._server
+        except OSError as error:
+            raise RolloutError("answer check: its process cannot be started") from error
+        return await server.compare(reference, answer, cpu_s)
 
 
 class _MathServer:
-    """Client of the forking process, over a socket pair."""
+    """Client of the forking process, over its standard input and output."""
 
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", "agentrl.rewards.answers.math_process", str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
         self._ids = itertools.count()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls) -> "_MathServer":
+        """Start the process, and wait until it has imported everything.
+
+        Raises:
+            OSError: it does not start in time, or ends instead.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "agentrl.rewards.answers.math_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        server = cls(process)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                if await server.compare("1", "1", 1.0) is Outcome.DIED:
+                    raise ConnectionError("the process is gone")
+        except BaseException:
+            await server.kill()
+            raise
+        return server
 
     @property
     def alive(self) -> bool:
         """True while it can compare."""
-        return self._process.poll() is None and self._reading is not None and not self._reading.done()
-
-    async def connect(self) -> None:
-        """Wait until the process has imported everything.
-
-        Raises:
-            ConnectionError: it ended instead.
-        """
-        reader, self._writer = await asyncio.open_connection(sock=self._socket)
-        if await reader.readline() != b"ready\n":
-            raise ConnectionError("the process is gone")
-        self._reading = asyncio.create_task(self._read(reader))
+        return not self._reading.done()
 
     async def compare(self, reference: str, answer: str, cpu_s: float) -> Outcome:
-        """Return the outcome of a comparison limited to `cpu_s` seconds of CPU time.
-
-        Raises:
-            ConnectionError: the process died.
-        """
-        assert self._writer is not None, "connected"
-        if not self.alive:
-            raise ConnectionError("the process is gone")
+        """Return the outcome of a comparison limited to `cpu_s` seconds of CPU time."""
+        assert self._process.stdin is not None, "a pipe"
         comparison = {"id": next(self._ids), "reference": reference, "answer": answer, "cpu_s": cpu_s}
         future = self._waiting[comparison["id"]] = asyncio.get_running_loop().create_future()
-        self._writer.write(json.dumps(comparison).encode() + b"\n")
+        self._process.stdin.write(json.dumps(comparison).encode() + b"\n")
         return await future
 
-    def kill(self) -> None:
-        """Kill the process and its children."""
-        self._process.kill()
-        self._process.wait()
-        if self._reading is not None:
-            self._reading.cancel()
-        self._fail_waiting()
-        if self._writer is not None:
-            self._writer.close()
-        else:
-            self._socket.close()
+    async def kill(self) -> None:
+        """Kill the process; its children die with it."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await self._reading
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while line := await reader.readline():
-                reply = json.loads(line)
-                self._waiting.pop(reply["id"]).set_result(Outcome(reply["outcome"]))
-        except ConnectionError:
-            pass
-        finally:
-            self._fail_waiting()
+    async def _read(self) -> None:
+        assert self._process.stdout is not None, "a pipe"
+        async for line in self._process.stdout:
+            reply = json.loads(line)
+            self._end(reply["id"], Outcome(reply["outcome"]))
+        for number in list(self._waiting):
+            self._end(number, Outcome.DIED)
 
-    def _fail_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionError("the process is gone"))
+    def _end(self, number: int, outcome: Outcome) -> None:
+        future = self._waiting.pop(number)
+        if not future.done():
+            future.set_result(outcome)

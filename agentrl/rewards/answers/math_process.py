@@ -1,9 +1,7 @@
 """The process behind `EquivalencePool`, which imports everything once and forks a child for each comparison.
 
-python -m agentrl.rewards.answers.math_process FILE_DESCRIPTOR
-
-It reads comparisons as JSON lines from a socket and writes an outcome for each. A kernel timer kills a child after its CPU
-time, even inside C code.
+It reads comparisons as JSON lines from standard input and writes an outcome for each. A kernel timer kills a child after its
+CPU time, even inside C code.
 """
 
 import contextlib
@@ -14,9 +12,6 @@ import os
 import resource
 import selectors
 import signal
-import socket
-import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -33,7 +28,7 @@ _WARM_UP = [
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 3 \end{pmatrix}"),
 ]
 _TIMERS = {signal.SIGPROF, signal.SIGALRM}
-_MAX_LINE_BYTES = 2**20
+_MAX_BYTES = 2**20
 
 
 class Outcome(StrEnum):
@@ -54,51 +49,28 @@ class Outcome(StrEnum):
         return cls.TIMEOUT if os.WTERMSIG(wait_status) in _TIMERS else cls.DIED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Child:
-    pid: int
-    comparison_id: int
-
-
-class _Server:
-    """Forks a child for each line it reads, and writes a line when the child has ended."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(connection, selectors.EVENT_READ)
-        self._unread = b""
-
-    def run(self) -> None:
-        """Serve until the other end closes."""
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is not self._connection:
-                    self._report(key.fd, key.data)
-                elif not self._read():
-                    return
-
-    def _read(self) -> bool:
-        received = self._connection.recv(_MAX_LINE_BYTES)
-        *lines, self._unread = (self._unread + received).split(b"\n")
-        for line in lines:
-            self._fork(json.loads(line))
-        return bool(received)
-
-    def _fork(self, comparison: dict[str, Any]) -> None:
-        ours, theirs = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _compare(comparison)
-        os.close(theirs)  # the child has the only other end: its exit closes it
-        self._selector.register(ours, selectors.EVENT_READ, _Child(pid=pid, comparison_id=comparison["id"]))
-
-    def _report(self, descriptor: int, child: _Child) -> None:
-        self._selector.unregister(descriptor)
-        os.close(descriptor)
-        _, status = os.waitpid(child.pid, 0)
-        line = json.dumps({"id": child.comparison_id, "outcome": Outcome.of(status)})
-        self._connection.sendall(line.encode() + b"\n")
+def _serve() -> None:
+    """Fork a child for each comparison that arrives, and write a line when it has ended, until the input closes."""
+    selector, unread = selectors.DefaultSelector(), b""
+    selector.register(0, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fd != 0:
+                pid, number = key.data
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                outcome = Outcome.of(os.waitpid(pid, 0)[1])
+                os.write(1, json.dumps({"id": number, "outcome": outcome}).encode() + b"\n")
+                continue
+            if not (received := os.read(0, _MAX_BYTES)):
+                return
+            *lines, unread = (unread + received).split(b"\n")
+            for comparison in map(json.loads, lines):
+                ours, theirs = os.pipe()
+                if (pid := os.fork()) == 0:
+                    _compare(comparison)
+                os.close(theirs)  # the child has the only other end: its exit closes it
+                selector.register(ours, selectors.EVENT_READ, (pid, comparison["id"]))
 
 
 def _compare(comparison: dict[str, Any]) -> None:
@@ -119,12 +91,11 @@ def _equal(reference: str, answer: str) -> bool:
 
 
 def _die_with_parent() -> None:
-    # A comparison that hangs never sees the socket close.
+    # A comparison that hangs never sees the input close.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _main(descriptor: int) -> None:
-    """Serve until the other end closes; the first line is `ready`."""
+def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
@@ -132,10 +103,8 @@ def _main(descriptor: int) -> None:
     logging.disable(logging.CRITICAL)
     for pair in _WARM_UP:  # children inherit the caches of the parser
         _equal(*pair)
-    with socket.socket(fileno=descriptor) as connection:
-        connection.sendall(b"ready\n")
-        _Server(connection).run()
+    _serve()
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+    _main()

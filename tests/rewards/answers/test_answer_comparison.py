@@ -65,6 +65,12 @@ def test_an_expression_is_left_to_sympy():
     assert equal_by_text("42", r"\sqrt{1764}") is None
 
 
+@pytest.mark.parametrize("answer", ["1" * 500, "x + " * 400])
+def test_a_long_answer_is_refused_before_sympy_sees_it(answer: str):
+    assert is_hopeless(answer)
+    assert not equal_answers("42", answer, never_evaluated)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -73,22 +79,29 @@ def test_an_expression_is_left_to_sympy():
         "99999!",
         "2^{100000}",
         "9**9**9",
-        "1" * 500,
-        "x + " * 400,
         r"10^{10!}",
         "2^{3^{40}}",
+        "(a + b + c + d)^{500}",
     ],
 )
-def test_what_could_never_be_computed_is_refused_before_sympy_sees_it(answer: str):
-    assert is_hopeless(answer)
-    assert not equal_answers("42", answer, never_evaluated)
+def test_what_could_never_be_computed_is_refused_before_it_is(answer: str):
+    start = time.process_time()
+    assert not equal_answers("42", answer, equal_values)
+    assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize(
-    "answer", ["10!", "2^{1000}", "x^{2024}", "e^{x^2}", "2^{2^{3}}", "2^{n^2}", "7!!", r"\frac{13!}{6!}"]
+    ("reference", "answer"),
+    [
+        ("10!", "10! + 0"),
+        ("2^{1000}", "4^{500}"),
+        ("x^{2024}", "x^{2023} x"),
+        ("2^{2^{3}}", "4^4"),
+        (r"\frac{13!}{6!}", r"\frac{13!}{720}"),
+    ],
 )
-def test_what_can_be_computed_is_compared(answer: str):
-    assert not is_hopeless(answer)
+def test_what_can_be_computed_is_compared(reference: str, answer: str):
+    assert equal_answers(reference, answer, equal_values)
 
 
 @pytest.mark.parametrize(
