@@ -20,17 +20,15 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from jsonschema.exceptions import best_match
-
 from agentrl import clock
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.tools.base import Episode, GivesFinalReward, Tool, ToolSchema
 from agentrl.tools.function_tool import FunctionTool
-from agentrl.tools.schema_check import validator_of
+from agentrl.tools.schema_check import argument_problem, validator_of
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import contained, described, text_of
+from agentrl.user_code import contained, described, gathered, text_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,7 +64,6 @@ class ToolExecutor:
         self._threads = {
             name: ToolThread(f"tool `{name}`") for name, tool in self._tools.items() if _runs_user_code(tool)
         }
-        self._abandoned: set[asyncio.Future[ToolResult]] = set()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -109,14 +106,9 @@ class ToolExecutor:
             ToolError: a tool broke its contract.
         """
         taken, surplus = calls[: self._max_calls_per_turn], calls[self._max_calls_per_turn :]
-        tasks = [asyncio.create_task(self._answer(call, episode, deadline)) for call in taken]
+        results = await gathered(self._answer(call, episode, deadline) for call in taken)
         refusal = f"not run: only the first {self._max_calls_per_turn} calls of a turn are"
-        try:
-            return (*await asyncio.gather(*tasks), *(_failure(ToolStatus.TOO_MANY_CALLS, refusal) for _ in surplus))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return (*results, *(_failure(ToolStatus.TOO_MANY_CALLS, refusal) for _ in surplus))
 
     async def final_rewards(self, episode: Episode) -> dict[str, float]:
         """Return the tools' rewards for the whole episode, keyed by tool name; call it before `end_episode`.
@@ -125,70 +117,63 @@ class ToolExecutor:
             RolloutError: a tool's infrastructure failed, or it did not answer in time.
             DataError: a tool raised an unexpected exception, or gave no finite number.
         """
-        givers = {name: tool for name, tool in self._tools.items() if isinstance(tool, GivesFinalReward)}
-        tasks = {name: self._begin(name, giver.final_reward(episode)) for name, giver in givers.items()}
-        if not tasks:
-            return {}
-        _, late = await asyncio.wait(tasks.values(), timeout=self._timeout_s)
-        rewards: dict[str, float] = {}
-        for name, task in tasks.items():
-            if task in late:
-                task.cancel()
+
+        async def ask(name: str, giver: GivesFinalReward) -> float | None:
+            task = await self._run(name, giver.final_reward(episode), self._timeout_s)
+            if task is None:
                 raise RolloutError(f"tool `{name}`: no final reward in {self._timeout_s:g} s")
-            given = _checked_reward(_value_of(task, name), name)
-            if given is not None:
-                rewards[name] = given
-        return rewards
+            return _checked_reward(_value_of(task, name), name)
+
+        givers = {name: tool for name, tool in self._tools.items() if isinstance(tool, GivesFinalReward)}
+        rewards = await gathered(ask(name, giver) for name, giver in givers.items())
+        return {name: reward for name, reward in zip(givers, rewards, strict=True) if reward is not None}
 
     async def end_episode(self, episode: Episode) -> None:
         """Let every tool release the state of `episode`; a tool's failure is logged, and the others continue."""
-        await self._each("end_episode", {name: tool.end_episode(episode) for name, tool in self._tools.items()})
+        await gathered(
+            self._finish(name, "end_episode", tool.end_episode(episode)) for name, tool in self._tools.items()
+        )
 
     async def aclose(self) -> None:
         """Close every tool."""
-        for task in self._abandoned:
-            task.cancel()
-        await self._each("aclose", {name: tool.aclose() for name, tool in self._tools.items()})
+        await gathered(self._finish(name, "aclose", tool.aclose()) for name, tool in self._tools.items())
         for thread in self._threads.values():
             thread.close()
 
-    async def _start(self, name: str, tool: Tool) -> None:
-        task = self._begin(name, tool.start())
+    async def _run(self, name: str, coroutine: Coroutine[Any, Any, T], limit_s: float) -> asyncio.Future[T] | None:
+        """Run a tool's method on the tool's event loop; return its task, or None if it was cancelled after `limit_s`."""
+        thread = self._threads.get(name)
+        task = asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
         try:
-            # Not `timeout`: it would wait until `start` has handled the cancellation, which a blocked one never does.
-            await asyncio.wait({task}, timeout=self._start_timeout_s)
+            # Not `timeout`: it would wait until the method has handled the cancellation, which a broken one may never do.
+            done, _ = await asyncio.wait({task}, timeout=limit_s)
+        finally:
             if not task.done():
-                raise ToolError(
-                    f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
-                    "`rollout.start_timeout_s`"
-                )
-            if task.cancelled():
-                raise ToolError(f"tool `{name}`: cannot be started: `start` cancelled itself")
+                task.add_done_callback(_log_late_failure)
+                task.cancel()
+        return task if done else None
+
+    async def _start(self, name: str, tool: Tool) -> None:
+        task = await self._run(name, tool.start(), self._start_timeout_s)
+        if task is None:
+            raise ToolError(
+                f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
+                "`rollout.start_timeout_s`"
+            )
+        try:
             task.result()
         except (ConfigError, RolloutError, ToolError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             # `start` may be user code, and may raise anything.
             raise ToolError(f"tool `{name}`: cannot be started: {described(error)}") from error
-        finally:
-            task.cancel()
 
-    def _begin(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run a tool's method on the tool's event loop."""
-        thread = self._threads.get(name)
-        return asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
-
-    async def _each(self, what: str, coroutines: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-        tasks = {name: self._begin(name, coroutine) for name, coroutine in coroutines.items()}
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks.values(), timeout=self._timeout_s)
-        for name, task in tasks.items():
-            if task in late:
-                task.cancel()
-                logger.warning("tool `%s`: `%s` did not end in %g s", name, what, self._timeout_s)
-            elif not task.cancelled() and (error := task.exception()) is not None:
-                logger.warning("tool `%s`: `%s` failed: %s", name, what, described(error))
+    async def _finish(self, name: str, what: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = await self._run(name, coroutine, self._timeout_s)
+        if task is None:
+            logger.warning("tool `%s`: `%s` did not end in %g s", name, what, self._timeout_s)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("tool `%s`: `%s` failed: %s", name, what, described(error))
 
     async def _answer(self, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
         started = clock.now()
@@ -203,42 +188,27 @@ class ToolExecutor:
         if call.name not in self._tools:
             names = ", ".join(f"`{name}`" for name in self._tools) or "none"
             return _failure(ToolStatus.UNKNOWN_TOOL, f"unknown tool `{call.name[:64]}`; tools: {names}")
-        try:
-            error = best_match(self._validators[call.name].iter_errors(call.arguments))
-        except (
-            OverflowError,
-            ValueError,
-            RecursionError,
-        ) as error:  # a number or a nesting that the checks cannot hold
-            return _failure(ToolStatus.INVALID_ARGUMENTS, f"invalid arguments: {error}")
-        if error is None:
-            return None
-        where = f"`{'.'.join(map(str, error.absolute_path))}`: " if error.absolute_path else ""
-        return _failure(ToolStatus.INVALID_ARGUMENTS, f"invalid arguments: {where}{error.message}")
+        problem = argument_problem(self._validators[call.name], call.arguments)
+        return None if problem is None else _failure(ToolStatus.INVALID_ARGUMENTS, f"invalid arguments: {problem}")
 
     async def _call(self, tool: Tool, call: ToolCall, episode: Episode, deadline: Deadline) -> ToolResult:
         allowed = deadline.capped(self._timeout_s)
         allowed_s = allowed.remaining_s()
-        task = self._begin(call.name, tool.call(episode, call.arguments, deadline=allowed))
-        try:
-            # Not `wait_for`: it would wait until the tool has handled the cancellation, which a broken one may never do.
-            done, _ = await asyncio.wait({task}, timeout=allowed_s + _GRACE_S)
-        finally:
-            if not task.done():
-                self._abandon(task)
-        if not done:
+        task = await self._run(call.name, tool.call(episode, call.arguments, deadline=allowed), allowed_s + _GRACE_S)
+        if task is None:
             return _failure(ToolStatus.TIMEOUT, f"no answer in {allowed_s:.3g} s")
-        return _outcome(task, call)
-
-    def _abandon(self, task: asyncio.Future[ToolResult]) -> None:
-        self._abandoned.add(task)
-        task.add_done_callback(self._forget)
-        task.cancel()
-
-    def _forget(self, task: asyncio.Future[ToolResult]) -> None:
-        self._abandoned.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("tool call: failed after its time limit", exc_info=error)
+        result = _value_of(task, call.name)
+        if not isinstance(result, ToolResult):
+            raise ToolError(
+                f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an "
+                "`agentrl.types.ToolResult`"
+            )
+        if not isinstance(result.text, str) or not isinstance(result.status, ToolStatus):
+            raise ToolError(
+                f"tool `{call.name}`: `call` returned a `ToolResult` with `status` {result.status!r:.50} and a "
+                f"`{type(result.text).__name__}` as `text`; they must be a `ToolStatus` and a `str`"
+            )
+        return replace(result, reward=_checked_reward(result.reward, call.name))
 
 
 def _runs_user_code(tool: Tool) -> bool:
@@ -246,24 +216,26 @@ def _runs_user_code(tool: Tool) -> bool:
     return not is_ours or isinstance(tool, FunctionTool | VerlToolAdapter)
 
 
+def _log_late_failure(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.debug("tool: failed after its time limit", exc_info=error)
+
+
 def _value_of(task: asyncio.Future[T], name: str) -> T:
-    if task.cancelled():
-        raise RolloutError(f"tool `{name}`: the call cancelled itself")
-    error = task.exception()
-    if isinstance(error, RolloutError | DataError | ToolError):
-        raise error
-    if isinstance(error, OSError):
+    try:
+        return task.result()
+    except (RolloutError, DataError, ToolError):
+        raise
+    except asyncio.CancelledError:
+        raise RolloutError(f"tool `{name}`: the call cancelled itself") from None
+    except OSError as error:
         raise RolloutError(f"tool `{name}`: {type(error).__name__}: {text_of(error)}") from error
-    if isinstance(error, Exception):
+    except Exception as error:
         logger.debug("tool `%s`: a call failed", name, exc_info=error)
         raise UnexplainedError.of(f"tool `{name}`", error) from error
-    if error is not None:
-        raise error  # the process must end
-    return task.result()
 
 
 def _checked_reward(given: Any, name: str) -> float | None:
-    """Return a tool's reward as a float; refuse what is not a finite number."""
     if given is None:
         return None
     try:
@@ -275,20 +247,6 @@ def _checked_reward(given: Any, name: str) -> float | None:
             f"tool `{name}`: its reward is {given!r:.100}, and must be a finite number", cause="no number"
         )
     return reward
-
-
-def _outcome(task: asyncio.Future[ToolResult], call: ToolCall) -> ToolResult:
-    result = _value_of(task, call.name)
-    if not isinstance(result, ToolResult):
-        raise ToolError(
-            f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an `agentrl.types.ToolResult`"
-        )
-    if not isinstance(result.text, str) or not isinstance(result.status, ToolStatus):
-        raise ToolError(
-            f"tool `{call.name}`: `call` returned a `ToolResult` with `status` {result.status!r:.50} and a "
-            f"`{type(result.text).__name__}` as `text`; they must be a `ToolStatus` and a `str`"
-        )
-    return result if result.reward is None else replace(result, reward=_checked_reward(result.reward, call.name))
 
 
 def _failure(status: ToolStatus, reason: str) -> ToolResult:

@@ -22,19 +22,16 @@ def sample_arguments(schema: ToolSchema) -> dict[str, Any] | None:
     """
     parameters = schema.parameters
     wanted = parameters.get("required", list(parameters.get("properties", {})))
-    arguments = _object({**parameters, "required": wanted}, parameters, _MAX_DEPTH)
+    arguments = _sample({**parameters, "type": "object", "required": wanted}, parameters, _MAX_DEPTH)
     return arguments if Draft202012Validator(parameters).is_valid(arguments) else None
-
-
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    properties = schema.get("properties", {})
-    return {name: _sample(properties.get(name, {}), root, depth - 1) for name in schema.get("required", [])}
 
 
 def _sample(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
     if not isinstance(schema, Mapping) or depth <= 0:
         return _DIGIT
-    schema = _resolved(schema, root)
+    group, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+    if name:  # as pydantic writes them: `#/$defs/NAME`
+        schema = root.get(group, {}).get(name, {})
     for key in ("const", "default"):
         if schema.get(key) is not None:
             return schema[key]
@@ -45,11 +42,7 @@ def _sample(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
         if schema.get(key):
             return _sample(schema[key][0], root, depth - 1)
     kind = schema.get("type", "string")
-    return _of_kind(kind[0] if isinstance(kind, list) else kind, schema, root, depth)
-
-
-def _of_kind(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
-    match kind:
+    match kind[0] if isinstance(kind, list) else kind:
         case "integer" | "number":
             return schema.get("minimum", min(1, schema.get("maximum", 1)))
         case "boolean":
@@ -59,12 +52,7 @@ def _of_kind(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], dept
         case "array":
             return [_sample(schema.get("items", {}), root, depth - 1)] * min(schema.get("minItems", 0), _MAX_LENGTH)
         case "object":
-            return _object(schema, root, depth)
+            properties = schema.get("properties", {})
+            return {name: _sample(properties.get(name, {}), root, depth - 1) for name in schema.get("required", [])}
         case _:
             return _DIGIT * max(1, min(schema.get("minLength", 1), _MAX_LENGTH))
-
-
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a `$ref` into the schema's own `$defs` names, as pydantic writes them."""
-    group, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
-    return root.get(group, {}).get(name, {}) if name else schema

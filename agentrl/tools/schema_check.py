@@ -1,11 +1,11 @@
-"""Refuses a tool schema by which no policy could call the tool."""
+"""Checks of a tool's schema, and of a call's arguments against it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -38,32 +38,27 @@ def validator_of(schema: ToolSchema) -> Draft202012Validator:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         raise ToolError(f"{where}: its parameters are no JSON schema: {error.message}") from error
-    except RecursionError as error:
-        raise ToolError(f"{where}: its parameters are nested too deeply; make them flatter") from error
     kind = parameters.get("type", "object")
     if "object" not in ([kind] if isinstance(kind, str) else kind):
         raise ToolError(
             f"{where}: its parameters are of the type `{kind}`, and arguments come by name; make it `object`, with `properties`"
         )
-    validator = Draft202012Validator(parameters, registry=Registry())  # without one, it would ask the network
-    for ref in _references(parameters):
-        try:
-            list(validator.evolve(schema={"$ref": ref}).iter_errors(None))
-        except (Unresolvable, RecursionError) as error:
-            raise ToolError(
-                f"{where}: `$ref` {ref!r:.100} of its parameters leads nowhere; put what it names into their `$defs`"
-            ) from error
-    return validator
+    return Draft202012Validator(parameters, registry=Registry())  # without one, it would ask the network
 
 
-def _references(schema: Any) -> Iterator[str]:
-    """Yield every `$ref` of a schema."""
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _references(part)
-    elif isinstance(schema, Mapping):
-        for key, part in schema.items():
-            if key == "$ref" and isinstance(part, str):
-                yield part
-            elif key not in ("const", "default", "enum", "examples"):
-                yield from _references(part)
+def argument_problem(validator: Draft202012Validator, arguments: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the arguments of a call, with the place; None if nothing is.
+
+    Raises:
+        ToolError: a `$ref` of the schema leads nowhere.
+    """
+    try:
+        error = best_match(validator.iter_errors(arguments))
+    except Unresolvable as error:
+        raise ToolError(f"tool schema: {error}; put what a `$ref` names into the `$defs` of the parameters") from error
+    except (OverflowError, ValueError, RecursionError) as error:  # a number or a nesting that the checks cannot hold
+        return str(error)
+    if error is None:
+        return None
+    where = f"`{'.'.join(map(str, error.absolute_path))}`: " if error.absolute_path else ""
+    return f"{where}{error.message}"
