@@ -141,6 +141,10 @@ class Settings(BaseSettings):
     preloads: dict[PreloadName, list[str]] = {}
     """Module sets of warm interpreters besides `bare` (none), `sympy` and `sci` (numpy, sympy), as
     JSON: {"frames": ["numpy", "pandas"]}. A program's imports choose the set; more sets take more memory."""
+    fast_path: bool = True
+    """Start programs by compiled parts, from a snapshot of the warm interpreter, and hide its frames from them; off: by plain
+    forks, a third slower, whose tracebacks and stacks show frames of the judge. Without a C compiler the compiled parts are
+    off."""
     work_dir: Path | None = None
     """Tier D: folder for the files of running programs; absent: the system's folder for temporary files. The other tiers keep
     them in memory or below the latter."""

@@ -26,7 +26,9 @@ def choose_executor(settings: Settings) -> Executor:
         IsolationRefusedError: the tier is weaker than `require_isolation`, not `use_isolation`, or too weak for the address.
     """
     most_slots = settings.total_slots + settings.max_sessions
-    tier_search = find_tier(settings.use_isolation or IsolationTier.A, num_slots=most_slots)
+    tier_search = find_tier(
+        settings.use_isolation or IsolationTier.A, num_slots=most_slots, fast_path=settings.fast_path
+    )
     tier, canaries = tier_search.tier, tier_search.canaries
     if settings.use_isolation not in (None, tier):
         raise IsolationRefusedError(
@@ -51,6 +53,7 @@ def choose_executor(settings: Settings) -> Executor:
             slot_users=tier_search.slot_users,
             preloads=settings.preload_sets,
             read_only=[*map(str, settings.read_only_paths), *paths_to_show(located_languages(settings.languages))],
+            fast_path=settings.fast_path,
         )
     except HiddenPathError as error:
         raise IsolationRefusedError(str(error)) from error

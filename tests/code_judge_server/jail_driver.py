@@ -160,10 +160,10 @@ def jail(
     *,
     num_slots: int = 1,
     preloads: Mapping[str, Sequence[str]] = {"bare": ()},
-    compiled_init: bool = True,
+    fast_path: bool = True,
 ) -> Iterator[Jail]:
     """Start a launcher, and end it."""
-    plan = make_plan(tier, num_slots=num_slots, preloads=preloads, compiled_init=compiled_init)
+    plan = make_plan(tier, num_slots=num_slots, preloads=preloads, fast_path=fast_path)
     ours, theirs = protocol.socket_pair()
     process = subprocess.Popen(
         plan.command(theirs.fileno()),

@@ -1,19 +1,25 @@
 """The tier that a server takes, those it refuses, and its description when it is ready."""
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
 from judge_process import COMMAND, WITHOUT_MODULES
 
 from code_judge_server.jail.probe.canaries import find_tier
+from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.preload_sets import preload_sets
 from code_judge_server.schemas import IsolationTier
+from code_judge_server.settings import Settings
+from code_judge_server.tier_choice import choose_executor
 
 
 @contextmanager
@@ -43,11 +49,22 @@ def refusal(*arguments: str) -> str:
     return done.stderr
 
 
-def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
-    best = find_tier()
-    with announced("--require-isolation", "D") as lines:
+PRELOADS = {"more": ["json", "xml.dom"], "sympy": [], "sci": []}
+
+
+@pytest.fixture(scope="module")
+def announcement() -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """The lines of a server that may use every tier, and its health."""
+    with announced("--require-isolation", "D", "--preloads", json.dumps(PRELOADS)) as lines:
         address = lines[0].removeprefix("listening on ")
-        health = httpx.get(f"{address}/v1/health", timeout=100).json()
+        yield lines, httpx.get(f"{address}/v1/health", timeout=100).json()
+
+
+def test_the_best_tier_is_used_although_the_weakest_is_permitted(
+    announcement: tuple[list[str], dict[str, Any]],
+) -> None:
+    lines, health = announcement
+    best = find_tier()
     assert health["isolation"] == best.tier
     assert [canary["name"] for canary in health["canaries"]] == [canary.name for canary in best.canaries]
     assert lines[1].startswith(f"  isolation  tier {best.tier}: ")
@@ -58,18 +75,18 @@ def test_the_best_tier_is_used_although_the_weakest_is_permitted() -> None:
         assert word in page
 
 
-def test_the_start_page_names_address_tier_canaries_slots_and_preload_sets() -> None:
-    with announced("--require-isolation", "D", "--preloads", '{"more": ["json", "xml.dom"]}') as (first, *lines):
-        address = first.removeprefix("listening on ")
-        health = httpx.get(f"{address}/v1/health", timeout=100).json()
-    assert address.startswith("http://127.0.0.1:")
+def test_the_start_page_names_address_tier_canaries_slots_and_preload_sets(
+    announcement: tuple[list[str], dict[str, Any]],
+) -> None:
+    (first, *lines), health = announcement
+    assert first.startswith("listening on http://127.0.0.1:")
     page = {line[2:12].strip() or line.strip(): line[13:] for line in lines}
     assert page["isolation"].startswith(f"tier {health['isolation']}: ")
     for canary in health["canaries"]:
         words = f"{'passed' if canary['passed'] else 'FAILED'}  {canary['name']}"
         assert f"{words}: {canary['detail']}".removesuffix(": ") in page
     assert page["slots"] == "1, and 0 for while others sleep"
-    sets = preload_sets({"more": ["json", "xml.dom"]}) if health["isolation"] != "D" else {}
+    sets = preload_sets(PRELOADS) if health["isolation"] != "D" else {}
     named = [f"{name} ({' '.join(modules)})" if modules else name for name, modules in sets.items()]
     assert page["preloads"] == (", ".join(named) or "none")
 
@@ -113,6 +130,22 @@ def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
         'Traceback (most recent call last):\n  File "/sandbox/main.py", line 3, in <module>\n'
         "    sys.exit(1 / 0)\n             ~~^~~\nZeroDivisionError: division by zero\n"
     )
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_the_fast_path_is_a_setting(fast_path: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (tier := find_tier(IsolationTier.B).tier) is not IsolationTier.B:
+        pytest.skip("this machine does not give tier B")
+    monkeypatch.setenv("CODE_JUDGE_FAST_PATH", str(fast_path))
+    executor = choose_executor(Settings(num_slots=1, spare_slots=0, max_sessions=0, use_isolation=tier))
+    assert isinstance(executor, JailExecutor)
+    try:
+        plan = executor._plan
+        assert (plan.fast_path, plan.init is not None, plan.job_start is not None) == (fast_path,) * 3
+        [canary] = [canary for canary in executor.canaries if canary.name == "compiled init"]
+        assert (canary.passed, "fast_path is off" in canary.detail) == (fast_path, not fast_path)
+    finally:
+        asyncio.run(executor.aclose())
 
 
 def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:

@@ -82,12 +82,7 @@ def _give_threads_usual_stacks() -> None:
 
 
 def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
-    """Move to fresh namespaces, after opening everything needed of the machine.
-
-    Raises:
-        OSError: the kernel refuses.
-        KeyError: the message is incomplete.
-    """
+    """Move to fresh namespaces, after opening everything needed of the machine."""
     folders = [
         {name: os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for name, path in group.items()}
         for group in message["cgroups"]
@@ -97,6 +92,7 @@ def _enter(message: protocol.Message, descriptors: list[int]) -> Machine:
     machine = Machine(
         host_proc=os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
         seccomp=_read_all(descriptors[0]),
+        fast_path=message["fast_path"],
         init=compiled.get("init"),
         job_start=compiled.get("job_start"),
         uids=message["uids"],

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from code_judge_server.jail.kernel import jail_root, seccomp_filter
 from code_judge_server.jail.kernel.cgroups import Cgroups, make_cgroups
-from code_judge_server.jail.kernel.slot_users import SlotUsers, first_user_of_any
 from code_judge_server.jail.kernel.work_root import make_work_root
+from code_judge_server.jail.kernel.slot_users import SlotUsers, first_user_of_any
 from code_judge_server.jail.native import compiled
 from code_judge_server.jail.protocol import Message
 from code_judge_server.sandbox import work_folder
@@ -57,6 +57,8 @@ class Plan:
     """Tier C: parent of the folders of jobs."""
     work_folder_lock: int | None
     """Descriptor; while it is open no other server treats that folder as stale."""
+    fast_path: bool
+    """Jobs start by what is in `jail/native`, from private text, with hidden frames; False: by plain forks."""
     init: int | None
     """Descriptor of the compiled init; None: `python_init` replaces it."""
     job_start: int | None
@@ -82,6 +84,7 @@ class Plan:
             "uids": None if self.first_uid is None else list(range(self.first_uid, self.first_uid + self.num_slots)),
             "slot_users": None if self.slot_users is None else asdict(self.slot_users),
             "work_folder": self.work_folder,
+            "fast_path": self.fast_path,
             "compiled": list(parts),
             "cgroup_version": None if groups is None else groups.version,
             "cgroups": [{name: str(folder) for name, folder in folders.items()} for folders in slots],
@@ -106,7 +109,7 @@ def make_plan(
     preloads: Mapping[str, Sequence[str]],
     read_only: Sequence[str] = (),
     slot_users: SlotUsers | None = None,
-    compiled_init: bool = True,
+    fast_path: bool = True,
 ) -> Plan:
     """Prepare for launchers of `tier`, one of A, B and C.
 
@@ -116,7 +119,7 @@ def make_plan(
         preloads: Modules of each preload set, by name.
         read_only: Absolute paths that jobs see besides the system's and Python's.
         slot_users: At least one user per slot, tested by `canaries`, for an ordinary user.
-        compiled_init: False: behave as without a C compiler.
+        fast_path: See `Plan`.
 
     Raises:
         HiddenPathError: the interpreter or one of `read_only` lies in a folder that each job has of its own.
@@ -131,7 +134,7 @@ def make_plan(
         groups.make_slots(num_slots)
     work_root, work_root_lock = make_work_root() if tier is IsolationTier.C else (None, None)
     init = job_start = None
-    if compiled_init:
+    if fast_path:
         with contextlib.suppress(compiled.NotCompiledError):  # reported by the canaries
             init = compiled.open_init()
         with contextlib.suppress(compiled.NotCompiledError):
@@ -151,6 +154,7 @@ def make_plan(
             memory_group=groups is not None,
             own_users=os.geteuid() == 0 or slot_users is not None,
         ),
+        fast_path=fast_path,
         init=init,
         job_start=job_start,
     )

@@ -42,11 +42,15 @@ _TWISTER_BYTES = 624 * 4
 """Size of the key of `mt19937_state`, numpy's legacy generator; a position follows."""
 
 
-def load(modules: Sequence[str]) -> None:
+def load(modules: Sequence[str], *, fast_path: bool = True) -> None:
     """Import `modules` and `ALWAYS`, run their one-time initializations, and make their text cheap to fork.
 
     Must be called once, just before the first fork: no module of this package can be imported afterwards. Garbage collection is
     off from then on; `python_main.run` turns it on again.
+
+    Args:
+        modules: Names of modules.
+        fast_path: Copy the text to private memory, and hide the interpreter's frames from programs.
 
     Raises:
         ImportError: a module does not exist.
@@ -59,10 +63,11 @@ def load(modules: Sequence[str]) -> None:
     if "threading" in sys.modules:
         refresh.append(sys.modules["threading"].main_thread()._set_native_id)
     _tidy_path()
-    python_main.prepare(refresh)
+    python_main.prepare(refresh, hide_frames=fast_path)
     python_main.freeze()
-    private_text.make_text_private()
-    use_huge_pages("r-xp")
+    if fast_path:
+        private_text.make_text_private()
+        use_huge_pages("r-xp")
 
 
 def _warm_numpy() -> Callable[[], object]:
@@ -109,10 +114,8 @@ def _tidy_path() -> None:
 
 
 def use_huge_pages(rights: str = "rw-p") -> None:
-    """Ask for huge pages under the heap, so that a fork copies fewer page tables. Best effort: old kernels have none.
-
-    Args:
-        rights: Rights of the affected mappings, as in /proc/self/maps.
+    """Ask for huge pages under the mappings with these rights, so that a fork copies fewer page tables. Best effort: old
+    kernels have none.
     """
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

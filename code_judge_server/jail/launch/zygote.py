@@ -35,7 +35,7 @@ def zygote_main(launcher: socket.socket, machine: Machine, modules: list[str]) -
     if not machine.jobs_are_own_users:
         selectors.DefaultSelector = selectors.PollSelector  # jobs have no epoll: see `seccomp_filter`
     try:
-        preload.load(modules)
+        preload.load(modules, fast_path=machine.fast_path)
     except ImportError as error:
         protocol.send(launcher, {"kind": "failed", "why": f"preload set {modules}: {error}"})
         os._exit(1)

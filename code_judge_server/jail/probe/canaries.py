@@ -51,33 +51,28 @@ class TierSearch:
     """Users for the slots, if the judge of an ordinary user may have them."""
 
 
-def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1) -> TierSearch:
-    """Find the strongest tier that works here, from `strongest` down; takes a few tenths of a second and leaves nothing behind.
-
-    Args:
-        strongest: The first tier to try.
-        num_slots: Slots that need users of their own.
-    """
-    canaries = [*_probe_kernel(), _probe_seccomp(), _probe_init(), _probe_cgroups()]
+def find_tier(strongest: IsolationTier = IsolationTier.A, *, num_slots: int = 1, fast_path: bool = True) -> TierSearch:
+    """Find the strongest tier that works here, from `strongest` down; takes tenths of a second and leaves nothing behind."""
+    canaries = [*_probe_kernel(), _probe_seccomp(), _probe_fast_path(wanted=fast_path), _probe_cgroups()]
     passed = {canary.name for canary in canaries if canary.passed}
     for tier, needed in _NEEDED.items():
         if tier.value < strongest.value or not passed.issuperset(needed):
             continue
         if tier is not IsolationTier.C and os.geteuid() != 0:
-            slot_users, users_canary = _try_slot_users(tier, num_slots)
+            slot_users, users_canary = _try_slot_users(tier, num_slots, fast_path=fast_path)
             canaries.append(users_canary)
             if slot_users is not None:
                 return TierSearch(tier=tier, canaries=canaries, slot_users=slot_users)
-        failure = canary_job.run(tier)
+        failure = canary_job.run(tier, fast_path=fast_path)
         canaries.append(Canary(name=f"a job in tier {tier.value}", passed=failure is None, detail=failure or "ran"))
         if failure is None:
             return TierSearch(tier=tier, canaries=canaries)
     return TierSearch(tier=IsolationTier.D, canaries=canaries)
 
 
-def _try_slot_users(tier: IsolationTier, num_slots: int) -> tuple[SlotUsers | None, Canary]:
+def _try_slot_users(tier: IsolationTier, num_slots: int, *, fast_path: bool) -> tuple[SlotUsers | None, Canary]:
     users = find_slot_users(num_slots)
-    failure = _NO_SLOT_USERS if users is None else canary_job.run(tier, users)
+    failure = _NO_SLOT_USERS if users is None else canary_job.run(tier, users, fast_path=fast_path)
     if users is None or failure is not None:
         return None, Canary(name=f"users for slots in tier {tier.value}", passed=False, detail=failure or "")
     detail = f"a job ran; {users.described}"
@@ -108,7 +103,9 @@ def _probe_seccomp() -> Canary:
     return Canary(name="seccomp", passed=True, detail=f"{num_instructions} instructions")
 
 
-def _probe_init() -> Canary:
+def _probe_fast_path(*, wanted: bool) -> Canary:
+    if not wanted:
+        return Canary(name="compiled init", passed=False, detail="fast_path is off; using a slower one in Python")
     try:
         for open_part in (compiled.open_init, compiled.open_job_start):
             os.close(open_part())

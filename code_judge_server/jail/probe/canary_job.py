@@ -23,10 +23,10 @@ class _CanaryError(Exception):
     pass
 
 
-def run(tier: IsolationTier, slot_users: SlotUsers | None = None) -> str | None:
+def run(tier: IsolationTier, slot_users: SlotUsers | None = None, *, fast_path: bool = True) -> str | None:
     """Run a job in `tier`, as one of `slot_users` if given; return the reason if it failed, else None."""
     try:
-        plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()}, slot_users=slot_users)
+        plan = make_plan(tier, num_slots=1, preloads={_PRELOAD: ()}, slot_users=slot_users, fast_path=fast_path)
     except (HiddenPathError, NoCgroupsError, SeccompError, OSError) as error:
         return str(error)
     try:

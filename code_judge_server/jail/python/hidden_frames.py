@@ -86,10 +86,6 @@ class Stack:
     def call(self, function: Callable[..., object], *arguments: object) -> Reply:
         """Call a function that may be the program's own, on an empty stack; a profiler or tracer that the program left on sees
         it.
-
-        Args:
-            function: A function of the program, or one not written in Python: ours would be traced.
-            arguments: Its arguments.
         """
         return (self.call_traced if _is_traced() else self.call_untraced)(function, *arguments)
 
@@ -108,12 +104,8 @@ class Stack:
         return Reply(value=value)
 
     def run(self, function: Callable[..., object], *arguments: object, forget_depth: bool = False) -> Reply:
-        """Call a function of `python_api` that may run a program's code, in the same way.
-
-        Args:
-            function: A C function.
-            arguments: Its arguments.
-            forget_depth: Give back the part of the recursion limit that the frames of this thread have used.
+        """Call a function of `python_api` that may run a program's code, in the same way; `forget_depth` gives back the part of
+        the recursion limit that the frames of this thread have used.
         """
         traced = _is_traced()
         callee: Callable[[], Any] = partial(function, *arguments)
@@ -150,7 +142,7 @@ class Stack:
 
 
 class VisibleStack(Stack):
-    """The stack of an interpreter with an unexpected layout; its frames stay visible."""
+    """The stack of an interpreter whose frames stay visible."""
 
     __slots__ = ()
 
@@ -170,12 +162,12 @@ def _raised(error: BaseException) -> Reply:
     return Reply(error=error)
 
 
-def measure() -> Stack:
-    """Return the stack of the calling thread, found in memory."""
+def measure(*, hide: bool = True) -> Stack:
+    """Return the stack of the calling thread, found in memory; its frames stay visible unless they can be hidden and `hide`."""
     get_state = python_api.PyThreadState_Get
     get_state.restype = ctypes.c_size_t
     state: int = get_state()
-    layout = _LAYOUTS.get(sys.version_info[:2])
+    layout = _LAYOUTS.get(sys.version_info[:2]) if hide else None
     if layout is None or ctypes.sizeof(ctypes.c_void_p) != _WORD_BYTES or sys.implementation.name != "cpython":
         return VisibleStack(state)
     remaining_offset, holder_offset, frame_offset, code_offset = layout

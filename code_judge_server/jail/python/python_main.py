@@ -58,12 +58,12 @@ class _Prepared:
         "file_name", "fopen", "loader", "main", "own_modules", "ready_for", "refresh", "run_file", "stack", "variables",
     )  # fmt: skip
 
-    def __init__(self, refresh: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, refresh: Sequence[Callable[[], object]], *, hide_frames: bool) -> None:
         self.refresh = refresh
         self.ready_for: tuple[list[str], str] | None = None
         self.file_name = b""
         self.variables: dict[str, object] = {}
-        self.stack = hidden_frames.measure()
+        self.stack = hidden_frames.measure(hide=hide_frames)
         self.fopen = python_api.fopen
         self.fopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         self.fopen.restype = ctypes.c_void_p
@@ -92,17 +92,18 @@ class _Prepared:
 _prepared: _Prepared | None = None
 
 
-def prepare(refresh: Sequence[Callable[[], object]]) -> None:
+def prepare(refresh: Sequence[Callable[[], object]], *, hide_frames: bool = True) -> None:
     """Do everything possible before the fork; afterwards no module of this package can be imported any more.
 
     Args:
         refresh: Called in each child: reseeds generators that would give every program the same numbers, for example.
+        hide_frames: See `hidden_frames`.
     """
     global _prepared
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     python_exit.prepare()
-    _prepared = _Prepared(refresh)
+    _prepared = _Prepared(refresh, hide_frames=hide_frames)
     gc.collect()
     gc.freeze()  # otherwise the end of each rehearsal would scan all objects
     with _stand_ins():
@@ -129,15 +130,7 @@ def fork() -> int:
 
 
 def get_ready(argv: list[str], folder: str) -> None:
-    """Do the first part of `run`; for the same command, `run` continues from here.
-
-    Args:
-        argv: The whole command, `python main.py ...`.
-        folder: The folder it runs in.
-
-    Raises:
-        RuntimeError: `prepare` was not called.
-    """
+    """Do the first part of `run`; for the same command in the same folder, `run` continues from here."""
     if _prepared is None:
         raise RuntimeError("python_main: `prepare` was not called")
     if _prepared.ready_for:  # another command
@@ -158,9 +151,6 @@ def run(argv: list[str]) -> NoReturn:
 
     Standard descriptors (a file or memfd, and two pipes) and working folder are in place, no exception is being handled; the
     script is not a link.
-
-    Raises:
-        RuntimeError: `prepare` was not called.
     """
     ready = (argv, os.getcwd())
     if _prepared is None or _prepared.ready_for != ready:

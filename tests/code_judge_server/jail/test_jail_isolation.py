@@ -134,7 +134,7 @@ for name in ('meminfo', 'cpuinfo'):
     affinity = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(affinity)})
     try:
-        with jail(tier, compiled_init=compiled) as running:
+        with jail(tier, fast_path=compiled) as running:
             limits = [64 * MIB, 100 * MIB]
             texts = [running.run_python(code, limits={"memory_bytes": limit}).text for limit in limits]
     finally:

@@ -205,9 +205,9 @@ def test_a_missing_command_is_reported_on_stderr(kept: Jail):
     assert b"No such file" in ran.stderr
 
 
-def test_jobs_run_without_a_compiled_init():
+def test_jobs_run_without_the_fast_path():
     for tier in NAMESPACE_TIERS:
-        with jail(tier, compiled_init=False) as running:
+        with jail(tier, fast_path=False) as running:
             ran = running.run_python(
                 "import os; print(os.getpid(), os.listdir('/tmp'), sorted(os.listdir('/proc'))[:2])"
             )
@@ -215,6 +215,7 @@ def test_jobs_run_without_a_compiled_init():
             ran = running.run_python("open('/tmp/x', 'wb').write(bytes(9 << 20))", limits={"disk_bytes": 2**20})
             assert ran.ended["exit_code"] == 1 or ran.ended["signal"] == 25
             assert running.run_python("import time; time.sleep(100)", kill_after_s=0.2).ended["signal"] == 9
+            assert b"python_main.py" in running.run_python("import traceback; traceback.print_stack()").stderr
 
 
 def test_the_canaries_find_the_strongest_tier_by_running_a_job():
@@ -255,9 +256,9 @@ def test_a_small_job_of_a_large_zygote_does_not_pay_for_its_size():
     assert min(ran) < 0.015  # 0.003 when idle; 0.03 if the interpreter frees all that it holds at the end
 
 
-@pytest.mark.parametrize("compiled_init", [True, False])
-def test_helper_init_and_first_process_of_a_job_are_listed_in_this_order(compiled_init: bool):
-    with jail(NAMESPACE_TIERS[0], compiled_init=compiled_init) as running:
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_helper_init_and_first_process_of_a_job_are_listed_in_this_order(fast_path: bool):
+    with jail(NAMESPACE_TIERS[0], fast_path=fast_path) as running:
         slot = running.slot()
         (helper,) = process_tree.descendants(slot.pid, at_most=10)
         job = threading.Thread(target=slot.run, args=(["/bin/sh", "-c", "read line; sleep 0.3 & wait"],))
@@ -295,8 +296,8 @@ def test_the_last_message_of_a_zygote_is_passed_on_before_a_request_restarts_it(
         left.close()
 
 
-@pytest.mark.parametrize("compiled_init", [True, False])
-def test_a_stream_of_orphans_does_not_delay_the_end(compiled_init: bool):
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_a_stream_of_orphans_does_not_delay_the_end(fast_path: bool):
     code = """
 import contextlib
 import os
@@ -308,7 +309,7 @@ while True:
         os._exit(0)
     os.waitpid(pid, 0)
 """
-    with jail(NAMESPACE_TIERS[0], compiled_init=compiled_init) as running:
+    with jail(NAMESPACE_TIERS[0], fast_path=fast_path) as running:
         assert running.run_python(code, kill_after_s=0.5).ended["signal"] == 9
 
 

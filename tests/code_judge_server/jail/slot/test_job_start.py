@@ -42,7 +42,7 @@ FILES = {"a/b/c.txt": b"x" * 100_000, "empty": b"", "ü/é.txt": b"1"}
 
 @pytest.fixture(params=NAMESPACE_TIERS)
 def both(request: pytest.FixtureRequest) -> Iterator[list[Jail]]:
-    with jail(request.param) as compiled, jail(request.param, compiled_init=False) as python:
+    with jail(request.param) as compiled, jail(request.param, fast_path=False) as python:
         assert compiled.plan.job_start is not None, "the tests need a C compiler"
         assert python.plan.job_start is None
         yield [compiled, python]
@@ -144,7 +144,7 @@ def test_jobs_start_without_a_library_that_does_not_load(monkeypatch: pytest.Mon
         assert started.run_python("print(1)").text == "1"
 
 
-def test_without_the_compiled_start_there_is_still_the_compiled_init(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_compiled_start_there_is_still_the_fast_path(monkeypatch: pytest.MonkeyPatch):
     def refuse() -> int:
         raise compiled.NotCompiledError("headers are too old")
 
