@@ -128,13 +128,8 @@ class RunningJob:
         interpret: bool,
         partner: PipeEnds | None = None,
     ) -> None:
-        """Send the job to the slot.
-
-        Args:
-            send: Sends one message with descriptors.
-            sealed: The job's files and stdin, which stay open on this side.
-            interpret: The slot's own interpreter runs the script `argv[1]`.
-            partner: Pipes to and from another job, in place of stdin and stdout; they stay open on this side.
+        """Send the job to the slot, whose own interpreter may run the script `argv[1]`. `sealed` and `partner`, pipes to and
+        from another job in place of stdin and stdout, stay open on this side.
 
         Raises:
             OSError: no descriptors are left, or the slot has ended.
@@ -234,14 +229,14 @@ class RunningJob:
         """Set the outcome of a job over whose memory the kernel killed the slot too; its end is otherwise unknown."""
         limit = self._job.limits.memory_bytes
         ended = Ended(
+            kind="ended",
             exit_code=None,
-            signal=signal.SIGKILL,
+            signal=int(signal.SIGKILL),
             cpu_time_s=0.0,
             wall_time_s=0.0,
             max_rss_bytes=limit,
             oom_kills=1,
             peak_memory_bytes=limit,
-            tasks_refused=None,
             collected=[],
             error=None,
             clears=False,

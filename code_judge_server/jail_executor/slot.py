@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from enum import StrEnum
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor import messages
@@ -22,17 +23,22 @@ _MOST_LOOKED_AT = 64
 """Most threads of an idle job that are read, one file each: a job may have hundreds that sleep."""
 
 
-class Slot:
-    """One slot of the jail: a process that forks jobs from a warm interpreter.
+class SlotState(StrEnum):
+    """Life of a slot: `IDLE -> RUNNING -> IDLE -> ...`, in tier C `IDLE -> RUNNING -> CLEARING -> IDLE -> ...`.
 
-    Args:
-        end: The server's end of its socket, which this object closes.
-        pid: Its process id, as this process sees it.
-        meter: Counts its jobs' resources; closed with the slot.
-        watch: Calls `look` on its jobs.
-        oom_kills: OOM kills of its control group.
-        on_death: Called once when it has died.
+    `DEAD` may follow any of them, and nothing follows it.
     """
+
+    IDLE = "idle"
+    RUNNING = "running"
+    """A job has been sent, and its end is not known."""
+    CLEARING = "clearing"
+    """The slot removes the files of a job that already has its outcome; no timeout applies, and its death is seen."""
+    DEAD = "dead"
+
+
+class Slot:
+    """One slot of the jail: a process that forks jobs from a warm interpreter; `end` and `meter` are closed with it."""
 
     def __init__(
         self,
@@ -45,7 +51,7 @@ class Slot:
         on_death: Callable[[], None],
     ) -> None:
         end.setblocking(False)
-        self.alive = True
+        self.state = SlotState.IDLE
         self._end = end
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
@@ -54,11 +60,24 @@ class Slot:
         self._oom_kills = oom_kills
         self._on_death = on_death
         self._running: RunningJob | None = None
-        self._is_clearing = False
-        """The slot removes the files of a job that already has its outcome; no timeout applies, and its death is seen."""
         self._on_idle: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._take_messages)
+
+    @property
+    def alive(self) -> bool:
+        """True if it can run jobs, now or later."""
+        return self.state is not SlotState.DEAD
+
+    def _enter(self, state: SlotState) -> None:
+        """Change the state, as nothing else does; forget an ended job, and tell the owner when nothing of it is left."""
+        self.state = state
+        if state is not SlotState.RUNNING and self._running is not None:
+            self._watch.remove(self._running)
+            self._running = None
+        if state in (SlotState.IDLE, SlotState.DEAD) and self._on_idle is not None:
+            on_idle, self._on_idle = self._on_idle, None
+            on_idle()
 
     def begin(
         self,
@@ -69,14 +88,8 @@ class Slot:
         on_idle: Callable[[], None],
         partner: PipeEnds | None = None,
     ) -> RunningJob:
-        """Start a job; the slot must be alive and idle.
-
-        Args:
-            job: The job to run.
-            sealed: Its files and stdin, which stay open on this side.
-            interpret: The slot's own interpreter runs the script `argv[1]`.
-            on_idle: Called once when nothing of the job is left in this slot, possibly long after its outcome.
-            partner: As for `RunningJob.send`.
+        """Start a job; the slot must be alive and idle. `on_idle` is called once when nothing of the job is left in it,
+        possibly long after its outcome; the other arguments are those of `RunningJob.send`.
 
         Raises:
             ExecutorError: no slot could run it; the slot is idle, and `on_idle` was called.
@@ -90,13 +103,14 @@ class Slot:
             give_up=self.die,
         )
         self._running, self._on_idle = running, on_idle
+        self._enter(SlotState.RUNNING)
         try:
             running.send(self._send, sealed, interpret=interpret, partner=partner)
         except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             self.die(f"it accepts no job: {error}")
         except (OSError, protocol.ProtocolError) as error:
             running.abandon()
-            self._become_idle()
+            self._enter(SlotState.IDLE)
             raise ExecutorError(
                 f"jail executor: a job of {len(job.files)} files cannot be handed over: {error}"
             ) from error
@@ -108,7 +122,6 @@ class Slot:
         """Kill the slot and everything in it, and fail its job; does nothing if it is already dead."""
         if not self.alive:
             return
-        self.alive = False
         self._loop.remove_reader(self._end)
         self._end.close()
         with contextlib.suppress(ProcessLookupError):
@@ -116,7 +129,7 @@ class Slot:
         os.close(self._pidfd)
         if self._running is not None:
             self._fail(self._running, reason)
-        self._become_idle()
+        self._enter(SlotState.DEAD)
         self._meter.close()
         self._on_death()
 
@@ -146,7 +159,7 @@ class Slot:
     def _take_messages(self) -> None:
         """Read all messages that have arrived."""
         try:
-            while self.alive and (self._take_cleared() if self._is_clearing else self._take_ended()):
+            while self.alive and (self._take_cleared() if self.state is SlotState.CLEARING else self._take_ended()):
                 pass
         except JailDiedError as error:
             self.die(str(error))
@@ -155,7 +168,7 @@ class Slot:
 
     def _take_ended(self) -> bool:
         """Finish the job if the slot has reported its end; return whether it has."""
-        ended = messages.receive_ended(self._end)
+        ended = messages.receive(self._end, messages.END_OF_JOB)
         if ended is None:
             return False
         if self._running is None:
@@ -163,27 +176,12 @@ class Slot:
         if ended.oom_kills:
             self._oom_kills.take_new()
         self._running.finish(ended)
-        self._forget_job()
-        self._is_clearing = ended.clears
-        if not ended.clears:
-            self._become_idle()
+        self._enter(SlotState.CLEARING if ended.clears else SlotState.IDLE)
         return True
 
     def _take_cleared(self) -> bool:
         """Become idle if the slot has reported that its last job is cleared; return whether it has."""
-        if not messages.receive_cleared(self._end):
+        if messages.receive(self._end, messages.END_OF_CLEARING) is None:
             return False
-        self._is_clearing = False
-        self._become_idle()
+        self._enter(SlotState.IDLE)
         return True
-
-    def _forget_job(self) -> None:
-        if self._running is not None:
-            self._watch.remove(self._running)
-            self._running = None
-
-    def _become_idle(self) -> None:
-        self._forget_job()
-        if self._on_idle is not None:
-            on_idle, self._on_idle = self._on_idle, None
-            on_idle()

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from code_judge_server.jail_executor.messages import Ready
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
 from code_judge_server.sessions.running_cell import CellEnd, CellInput, RunningCell
-from code_judge_server.sessions.session_job import CellEnded, Ready, SessionJob
+from code_judge_server.sessions.session_job import CellEnded, SessionJob
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +40,7 @@ class SessionDiedError(Exception):
 
 
 class Session:
-    """A namespace that cells change one after the other.
-
-    Args:
-        session_id: Its name.
-        limits: Limits of the session, and of cells that name none.
-        max_snapshots: Most snapshots; the oldest are dropped.
-        max_chars: Most characters that a cell displays.
-    """
+    """A namespace that cells change one after the other; see `SessionPhase` for its life."""
 
     def __init__(self, session_id: str, *, limits: JobLimits, max_snapshots: int, max_chars: int) -> None:
         self.id = session_id
@@ -74,13 +68,8 @@ class Session:
     async def start(
         self, slot: PrivateSlot, *, python: str, memory_is_sampled: bool, on_death: Callable[["Session"], None]
     ) -> None:
-        """Start its processes in a slot, which then belongs to the session.
-
-        Args:
-            slot: Closed with the session.
-            python: The interpreter of the jail.
-            memory_is_sampled: The server itself must enforce the memory limit.
-            on_death: Called once when nothing of it is left.
+        """Start its processes in a slot, which then belongs to the session; `on_death` is called once when nothing of it is
+        left.
 
         Raises:
             ExecutorError: they do not start.
@@ -115,13 +104,7 @@ class Session:
             raise ExecutorError(f"session: it does not start: {why}") from error
 
     async def run(self, cell: CellInput, *, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
-        """Run one cell to its end; cancelling the call kills the cell, and still waits for its end.
-
-        Args:
-            cell: The cell to run.
-            start: The snapshot that it starts from.
-            limits: Its limits.
-            spent: Receives its CPU time while it runs.
+        """Run one cell to its end, from the snapshot `start`; cancelling the call kills the cell, and still waits for its end.
 
         Raises:
             CellRefusedError: it could not be sent; the session is unchanged.
@@ -180,11 +163,7 @@ class Session:
         return self._settle(start, ended, end)
 
     def rollback(self, snapshot: int) -> None:
-        """Let the next cell start from a snapshot.
-
-        Raises:
-            NoSnapshotError: it does not exist.
-        """
+        """Let the next cell start from a snapshot."""
         if snapshot not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {snapshot} is not among {self.snapshots} of session `{self.id}`")
         self.current = snapshot

@@ -5,10 +5,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.python import notebook, notebook_display, session_files, session_main
@@ -39,17 +40,7 @@ _PACKAGES = tuple(f"code_judge_server/{folder}__init__.py" for folder in ("", "j
 """Empty files: otherwise the packages of an installed judge, which the program can read too, would be imported."""
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Ready(_Message):
-    """The session accepts cells."""
-
-    kind: Literal["ready"]
-
-
-class CellEnded(_Message):
+class CellEnded(messages.JailMessage):
     """The end of a cell: nothing of it is left, except perhaps a snapshot."""
 
     kind: Literal["ended"]
@@ -58,23 +49,33 @@ class CellEnded(_Message):
     state: Literal["kept", "failed", "died", "gone", "refused"]
     exit_code: int | None
     signal: int | None
-    wall_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    wall_time_s: messages.Time
     """Duration by the session's clock, used where the server reads late; a false one can only hide what the server missed."""
 
 
-_FROM_SESSION: TypeAdapter[Ready | CellEnded] = TypeAdapter(Ready | CellEnded)
+_FROM_SESSION: TypeAdapter[messages.Ready | CellEnded] = TypeAdapter(messages.Ready | CellEnded)
+
+
+class SessionPhase(IntEnum):
+    """Life of a session: `STARTING -> OPEN -> CLOSING -> RELEASED -> GONE`; phases may be skipped, and none comes back."""
+
+    STARTING = 1
+    """Its job is sent; its program has not reported."""
+    OPEN = 2
+    """Cells can run."""
+    CLOSING = 3
+    """Its socket is closed, and its slot was told to kill the job."""
+    RELEASED = 4
+    """Its slot was released, and ends."""
+    GONE = 5
+    """Nothing of it is left; its place is free."""
 
 
 class SessionJob:
     """A session's program, started at once; `close` ends it with everything in its slot.
 
-    Args:
-        slot: Its slot; this object closes it.
-        python: The interpreter of the jail.
-        limits: Memory, tasks and disk of the session.
-        memory_is_sampled: The server itself must enforce the memory limit.
-        on_message: Receives its messages.
-        on_death: Called once, when it or its slot has ended, for whatever reason, and nothing of it is left.
+    If `memory_is_sampled`, the server itself must enforce the limit. `on_death` is called once, when the program or its slot
+    has ended, for whatever reason, and nothing of it is left.
 
     Raises:
         OSError: it cannot be started; the slot is closed.
@@ -87,13 +88,12 @@ class SessionJob:
         python: str,
         limits: JobLimits,
         memory_is_sampled: bool,
-        on_message: Callable[[Ready | CellEnded], None],
+        on_message: Callable[[messages.Ready | CellEnded], None],
         on_death: Callable[[], None],
     ) -> None:
-        self.alive = True
+        self.phase = SessionPhase.STARTING
         self.ended_by = ""
         """Reason of its end, if it was not closed by the server."""
-        self._has_slot = True
         self._slot = slot
         self._on_message = on_message
         self._on_death = on_death
@@ -117,23 +117,34 @@ class SessionJob:
         self._loop.add_reader(self._end, self._take_messages)
         self._loop.add_reader(slot.end, self._on_slot_message)
 
-    def send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Send it a message.
+    @property
+    def alive(self) -> bool:
+        """True if it runs, or starts."""
+        return self.phase < SessionPhase.CLOSING
 
-        Raises:
-            OSError: it has ended, or does not read.
-        """
+    def _advance(self, phase: SessionPhase) -> None:
+        """Enter a later phase, and release what is not needed in it; only this changes the phase."""
+        before, self.phase = self.phase, max(self.phase, phase)
+        if before < SessionPhase.CLOSING <= phase:
+            self._loop.remove_reader(self._end)
+            self._end.close()
+        if before < SessionPhase.RELEASED <= phase:
+            self._loop.remove_reader(self._slot.end)
+            self._slot.close()
+        if before < SessionPhase.GONE <= phase:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._on_death()
+
+    def send(self, message: protocol.Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send it a message."""
         protocol.send(self._end, message, descriptors)
 
     def close(self) -> None:
         """Begin to end it, which takes a few milliseconds; does nothing the second time."""
         if not self.alive:
             return
-        self.alive = False
-        self._loop.remove_reader(self._end)
-        self._end.close()
-        if not self._has_slot:
-            return
+        self._advance(SessionPhase.CLOSING)
         try:
             protocol.send(self._slot.end, {"kind": "kill"})
             self._loop.call_later(_END_TIMEOUT_S, self._kill_slot)
@@ -176,6 +187,7 @@ class SessionJob:
             for _ in range(_MESSAGES_AT_ONCE):
                 if not self.alive or (message := messages.receive(self._end, _FROM_SESSION)) is None:
                     return
+                self._advance(SessionPhase.OPEN)
                 self._on_message(message)
         except JailDiedError as error:
             self._ended(str(error))
@@ -184,11 +196,11 @@ class SessionJob:
     def _on_slot_message(self) -> None:
         """Handle the slot's message, which is that the job has ended."""
         try:
-            if (ended := messages.receive_ended(self._slot.end)) is not None:
+            if (ended := messages.receive(self._slot.end, messages.END_OF_JOB)) is not None:
                 self._ended(_described(ended))
         except JailDiedError as error:
             self._ended(f"slot: {error}")
-        self._release_slot()
+        self._advance(SessionPhase.RELEASED)
 
     def _ended(self, reason: str) -> None:
         """Append a reason of its end, unless the server closed it; later reasons may explain more."""
@@ -197,27 +209,16 @@ class SessionJob:
 
     def _kill_slot(self) -> None:
         """End a slot that may not even notice that its socket is closed."""
-        if self._has_slot:
+        if self.phase < SessionPhase.RELEASED:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self._release_slot()
-
-    def _release_slot(self) -> None:
-        """Release the slot, which then ends."""
-        if self._has_slot:
-            self._has_slot = False
-            self._loop.remove_reader(self._slot.end)
-            self._slot.close()
-            self.close()
+            self._advance(SessionPhase.RELEASED)
 
     def _forget(self) -> None:
         """Handle the end of the slot's process."""
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        if self._has_slot:
+        if self.phase < SessionPhase.RELEASED:
             self._ended("its slot was killed")
-        self._release_slot()
-        self._on_death()
+        self._advance(SessionPhase.GONE)
 
 
 def _described(ended: messages.Ended) -> str:
