@@ -10,15 +10,16 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
+import orjson
 from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from code_judge_server import __version__
 from code_judge_server.api.start_page import start_page
 from code_judge_server.app import create_app
-from code_judge_server.logs import configure_logging
 from code_judge_server.sandbox.executor import Executor
 from code_judge_server.schemas import IsolationTier
 from code_judge_server.serving import JudgeServer, TooFewDescriptorsError, most_connections
@@ -30,6 +31,7 @@ logger = logging.getLogger("code_judge_server")
 
 _EXIT_REFUSED = 2
 _FORCED_EXIT_AFTER_S = 5.0
+_OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def main() -> int:
@@ -41,7 +43,7 @@ def main() -> int:
         return 0
     try:
         settings = CliApp.run(Settings)
-        configure_logging(settings.log_format, settings.log_level)
+        _configure_logging(settings.log_format, settings.log_level)
         for name in unknown_variables(os.environ):
             logger.warning("environment: %s is not a setting and has no effect. `--help` lists all settings", name)
         num_connections = most_connections(settings)
@@ -67,6 +69,33 @@ def main() -> int:
         threading.Thread(target=_stop_at_end_of_stdin, args=(server,), name="stdin-watch", daemon=True).start()
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+class _JsonLines(logging.Formatter):
+    """Formats a record as JSON: time, level, logger, message, and whatever `extra` it was logged with."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in record.__dict__.items() if name not in _OWN_ATTRIBUTES}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _configure_logging(log_format: Literal["text", "json"], log_level: str) -> None:
+    """Send log lines to stderr, as text or as one JSON object each; none has code or output of a program."""
+    for unused in ("logThreads", "logMultiprocessing", "logProcesses"):  # no line shows them, and each costs time
+        setattr(logging, unused, False)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
 
 
 def _restart_by_plain_path() -> None:

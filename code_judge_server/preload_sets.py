@@ -9,10 +9,7 @@ _BUILT_IN: dict[str, Sequence[str]] = {BARE: (), "sympy": ("sympy",), "sci": ("n
 
 
 def preload_sets(named: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return the modules of each set: the installed built-in sets, then those of `named`.
-
-    Args:
-        named: Sets of the operator; a set with a built-in name replaces that.
+    """Return the modules of each set: the installed built-in sets, then those of the operator, which win.
 
     Raises:
         ValueError: a module of `named` is not installed, or `bare` is not bare.

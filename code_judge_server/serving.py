@@ -46,12 +46,6 @@ class JudgeServer(uvicorn.Server):
     The first SIGTERM or SIGINT makes it refuse submissions (503) and finish the accepted ones, for at most `drain_timeout_s`;
     then, or at a second signal, it answers the rest with `internal_error` and `queue_timeout` and stops. It listens all the
     while, so a load balancer sees `/v1/ready` fail.
-
-    Args:
-        app: Application of `create_app`.
-        settings: Has `drain_timeout_s`.
-        most_connections: Most connections at once, see `most_connections`.
-        on_ready: Called when the server listens and judges.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ JUDGE_LAYERS: list[set[str]] = [
     {"api"},
     {"queueing"},
     {"judging", "settings_table", "tier_choice"},
-    {"settings", "metrics", "logs"},
+    {"settings", "metrics"},
     {"limits", "languages"},
     {"jail_executor", "process_executor"},
     {"jail"},

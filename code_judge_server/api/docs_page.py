@@ -48,11 +48,7 @@ _REFERENCE = "#/components/schemas/"
 
 
 def docs_page(description: Mapping[str, Any]) -> str:
-    """Return the page of an OpenAPI description: endpoints first, then every format with its fields.
-
-    Args:
-        description: The result of `FastAPI.openapi`.
-    """
+    """Return the page of `FastAPI.openapi()`: endpoints first, then every format with its fields."""
     title = escape(description["info"]["title"])
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"

@@ -49,12 +49,7 @@ def rejection(error: RejectedError, headers: Mapping[str, str] | None = None) ->
 
 
 def wrong_fields_error(error: ValidationError, *, inside: tuple[int | str, ...] = ()) -> RejectedError:
-    """Return the refusal of a body with wrong fields, in bounded time.
-
-    Args:
-        error: The validation error.
-        inside: Path of the validated part inside the body.
-    """
+    """Return the refusal of a body with wrong fields, in bounded time; `inside` is the path of the validated part."""
     if error.error_count() > _MAX_ERRORS_LISTED:  # to list them takes seconds
         return RejectedError(f"wrong fields: {error.error_count()}, too many to name. See /openapi.json")
     wrong = error.errors(include_url=False, include_context=False, include_input=False)

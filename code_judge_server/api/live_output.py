@@ -29,14 +29,7 @@ _MAX_HELD_BYTES = 1 << 20
 
 
 class LiveRun:
-    """One submission whose output goes to one client while it runs; its owner must `close` it.
-
-    Args:
-        submission: The submission to judge.
-        judge: The judge that runs it.
-        queue: The queue in which it waits.
-        client: Name of the client.
-    """
+    """One submission whose output goes to one client while it runs; its owner must `close` it."""
 
     def __init__(self, submission: SubmissionRequest, judge: Judge, queue: SubmissionQueue, *, client: str) -> None:
         self._submission = submission
@@ -53,12 +46,7 @@ class LiveRun:
         self._task.add_done_callback(lambda _: self._news.set())
 
     async def wait_until_queued(self) -> None:
-        """Wait until the submission is in the queue.
-
-        Raises:
-            QueueFullError: the queue is full.
-            DrainingError: the server is stopping.
-        """
+        """Wait until the submission is in the queue, which may refuse it."""
         await asyncio.sleep(0)  # lets the queue accept or refuse it
         if self._task.done():
             self._task.result()

@@ -54,11 +54,7 @@ class Capture:
 
 
 class NotebookRun:
-    """The run of all cells, in the current process.
-
-    Args:
-        request: The request of the server.
-    """
+    """The run of all cells, in the current process."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         sys.path.insert(0, os.path.abspath(CELL_FOLDER))

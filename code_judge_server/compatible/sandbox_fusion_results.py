@@ -77,12 +77,7 @@ def encoded_files(names: Sequence[str], files: Mapping[str, bytes]) -> dict[str,
 
 def read_cell_results(content: bytes, *, num_cells: int, max_chars: int) -> list[CellRunResult] | None:
     """Return the results in a notebook's file, one line per finished cell; None if they are not valid, as a cell can write
-    anything there.
-
-    Args:
-        content: Content of the file.
-        num_cells: Cells of the notebook.
-        max_chars: Most characters of stdout, and of stderr, of each cell; its display and error may take four times as much.
+    anything there. Each of stdout and stderr has at most `max_chars`; display and error may take four times as much.
     """
     most = num_cells * (_TEXTS_OF_A_CELL * max_chars * _BYTES_OF_A_CHAR + _BYTES_BESIDES)
     if len(content) > most or has_more_than(

@@ -84,10 +84,6 @@ def _decode_bytes(data: bytes) -> Any:
 def receive(end: socket.socket, decode: Callable[[bytes], Any] = _decode_bytes) -> tuple[Message, list[int]] | None:
     """Receive one message and its descriptors (close-on-exec), or None if the peer has closed.
 
-    Args:
-        end: This side's end.
-        decode: Reads JSON, or raises ValueError.
-
     Raises:
         OSError: the connection broke, or the socket does not block and holds no message (BlockingIOError).
         ProtocolError: it is truncated, not a JSON object, or without a `kind`; its descriptors are closed.

@@ -41,12 +41,8 @@ class JailExecutor:
     """A fixed number of slots, each with one warm process per preload set; an `Executor` of tiers A to C.
 
     A slot that dies is restarted and its job is run once more. A launcher that dies takes all slots with it, and everything is
-    restarted, once for all waiting jobs.
-
-    Args:
-        plan: The settings of the jail; it names the tier.
-        canaries: The checks that found the tier.
-        num_private_slots: Number of the plan's last slots that run no jobs, but are given out by `open_private_slot`.
+    restarted, once for all waiting jobs. The plan's last `num_private_slots` run no jobs, but are given out by
+    `open_private_slot`.
     """
 
     def __init__(self, plan: Plan, *, canaries: Sequence[Canary], num_private_slots: int = 0) -> None:
@@ -138,11 +134,7 @@ class JailExecutor:
         raise ExecutorError(f"jail executor: slots died during a pair of jobs {_ATTEMPTS} times; see the log")
 
     async def _begin_pair(self, jobs: tuple[Job, Job]) -> list[RunningJob]:
-        """Start two jobs, joined by pipes, as soon as two slots are free.
-
-        Raises:
-            ExecutorError: as `_begin`, or no descriptors are left; neither job runs.
-        """
+        """Start two jobs, joined by pipes, as soon as two slots are free."""
         running: list[RunningJob] = []
         with contextlib.ExitStack() as stack:
             sealed: list[SealedInput] = []
@@ -171,11 +163,7 @@ class JailExecutor:
     async def _begin(
         self, job: Job, sealed: SealedInput, number: int, preload: str, *, partner: PipeEnds | None = None
     ) -> RunningJob:
-        """Start a job in a free slot, which is freed when nothing is left of the job, or when it does not start.
-
-        Raises:
-            ExecutorError: the slot cannot be started, or the job cannot be sent.
-        """
+        """Start a job in a free slot, which is freed when nothing is left of the job, or when it does not start."""
         give_back = partial(self._free.put_nowait, number)
         try:
             slot = await self._living_slot(number, preload)
@@ -235,11 +223,7 @@ class JailExecutor:
         await asyncio.to_thread(self._plan.close)
 
     async def _living_slot(self, number: int, preload: str) -> Slot:
-        """Return a slot, restarted if it is dead.
-
-        Raises:
-            ExecutorError: it cannot be restarted, or the executor is closed.
-        """
+        """Return a slot, restarted if it is dead."""
         for _ in range(_REPAIRS + 1):
             slot = self._slots.get((number, preload))
             if slot is not None and slot.alive:
@@ -250,11 +234,7 @@ class JailExecutor:
         )
 
     async def _share_repair(self) -> None:
-        """Wait for the current repair, or start one; it may fail.
-
-        Raises:
-            ExecutorError: the executor is closed.
-        """
+        """Wait for the current repair, or start one; it may fail."""
         if self._closed:
             raise ExecutorError("jail executor: closed")
         await asyncio.wait([self._begin_repair()])
@@ -289,11 +269,7 @@ class JailExecutor:
         self._next_repair = asyncio.get_running_loop().call_later(self._pause_of_repairs_s, begin)
 
     async def _repair(self) -> None:
-        """Restart the launcher if it is dead, and every dead slot.
-
-        Raises:
-            JailDiedError: one of them does not start.
-        """
+        """Restart the launcher if it is dead, and every dead slot."""
         if not self._launcher.alive:
             logger.warning("jail executor: launcher died; restarting it with all slots")
             for slot in self._slots.values():

@@ -18,11 +18,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Launcher:
-    """A launcher process, started outside the event loop, so that it works while the server still imports.
-
-    Args:
-        plan: The settings of the jail.
-    """
+    """A launcher process, started outside the event loop, so that it works while the server still imports."""
 
     def __init__(self, plan: Plan) -> None:
         self._end, theirs = protocol.socket_pair()

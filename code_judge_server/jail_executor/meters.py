@@ -27,12 +27,7 @@ class Count(Protocol):
 
 
 class MemoryCounts:
-    """Counts memory of one job's processes, repeatedly while it is asked for.
-
-    Args:
-        count: The function to call.
-        pause_s: Least time between two counts.
-    """
+    """Counts memory of one job's processes, repeatedly while it is asked for, at least `pause_s` apart."""
 
     def __init__(self, count: Count, *, pause_s: float = 0.0) -> None:
         self._count = count
@@ -42,11 +37,8 @@ class MemoryCounts:
         self._next_at = 0.0
 
     def latest(self, pids: list[int], *, enough: int) -> int:
-        """Return the result of the last count, 0 at first, and start to count `pids` if a count is due.
-
-        Args:
-            pids: Processes of the job.
-            enough: Bytes; a larger count stops.
+        """Return the result of the last count, 0 at first, and start to count `pids` if a count is due; it stops at `enough`
+        bytes.
 
         Raises:
             OSError: the processes could not be read.
@@ -103,11 +95,8 @@ class UnwaitedCpu:
         self._lost = 0
 
     def update(self, ticks: Mapping[_Process, tuple[int, int]], *, reaped: int) -> int:
-        """Return the CPU time lost so far, in the unit of the arguments.
-
-        Args:
-            ticks: CPU time of each living process, and of the children it has waited for.
-            reaped: CPU time of the children that the common ancestor has waited for.
+        """Return the CPU time lost so far, in the unit of the arguments: the CPU time of each living process and of the
+        children it has waited for, and that of the children that the common ancestor has waited for.
         """
         before = self._reaped + sum(self._seen[process][1] for process in ticks if process in self._seen)
         paid = reaped + sum(waited for _, waited in ticks.values()) - before
@@ -156,11 +145,7 @@ class PeakMemory:
 
 
 class OomKills:
-    """The OOM kills in the group that the slots of one number share.
-
-    Args:
-        count: Reads the kernel's counter.
-    """
+    """The OOM kills in the group that the slots of one number share."""
 
     def __init__(self, count: Callable[[], int]) -> None:
         self._count = count

@@ -31,11 +31,7 @@ class SealedInput:
 
 
 def connected_pipes() -> tuple[PipeEnds, PipeEnds]:
-    """Return the ends of two pipes, for two jobs that read each other's output.
-
-    Raises:
-        OSError: no descriptors are left.
-    """
+    """Return the ends of two pipes, for two jobs that read each other's output."""
     read_first, write_first = os.pipe()
     try:
         read_second, write_second = os.pipe()
@@ -88,11 +84,7 @@ def with_names(files: Mapping[str, bytes], collect: Sequence[str] = ()) -> list[
 
 
 def seal(name: str, chunks: Iterable[bytes]) -> int:
-    """Return the descriptor, at offset 0, of a new file with the concatenated contents.
-
-    Raises:
-        OSError: no memory or no descriptors are left.
-    """
+    """Return the descriptor, at offset 0, of a new file with the concatenated contents."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         _write_all(fd, [memoryview(chunk) for chunk in chunks if chunk])

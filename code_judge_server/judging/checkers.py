@@ -1,6 +1,6 @@
 """Comparison of outputs with expected outputs, in time linear in their size and with little additional memory.
 
-A comparison by a program of the user is in `program_checker`.
+A comparison by a program of the user is in `deciding_program`.
 """
 
 import asyncio

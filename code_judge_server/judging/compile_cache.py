@@ -37,11 +37,7 @@ class _Running:
 
 
 class CompileCache:
-    """Compilations by key, the least recently used dropped first; simultaneous requests for a key share one compilation.
-
-    Args:
-        max_bytes: Memory for finished compilations; 0 caches none.
-    """
+    """Compilations by key, in `max_bytes`, the least recently used dropped first; simultaneous requests for a key share one."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -46,15 +46,7 @@ class CompilerStarvedError(Exception):
 
 
 class Compiler:
-    """Makes programs of sources.
-
-    Args:
-        executor: Runs the compilers.
-        limits: Limits of one compilation.
-        max_artifact_bytes: Most bytes of an artifact.
-        max_header_bytes: Memory for a precompiled header; 0 makes none.
-        cache: Keeps the artifacts.
-    """
+    """Makes programs of sources; a precompiled header may take `max_header_bytes`, and 0 makes none."""
 
     def __init__(
         self,
@@ -81,14 +73,7 @@ class Compiler:
         options: Sequence[str] = (),
         time_limit_s: float | None = None,
     ) -> Program:
-        """Compile `code`, and return the program.
-
-        Args:
-            rules: Rules of its language.
-            code: Its source.
-            files: Additional files for compiler and program.
-            options: Additional arguments for the compiler.
-            time_limit_s: CPU time for the compiler, if less than usual.
+        """Compile `code`, and return the program; `files` are for compiler and program, `options` for the compiler.
 
         Raises:
             CompileError: the compiler made no program.

@@ -9,7 +9,7 @@ from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import command_for
 from code_judge_server.limits import with_room_for
 from code_judge_server.sandbox.ending import Ending
-from code_judge_server.sandbox.executor import Job, JobLimits, Outcome
+from code_judge_server.sandbox.executor import Executor, Job, JobLimits, Outcome
 
 FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1
@@ -47,29 +47,17 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidingProgram:
-    """The compiled program of a checker or interactor.
-
-    Args:
-        kind: Name in messages: `checker` or `interactor`.
-        program: The program.
-        limits: Limits of one run.
-        is_python: Treat an uncaught exception as a failure, not as a refusal.
-    """
+    """The compiled program of a checker or interactor."""
 
     kind: str
+    """Name in messages: `checker` or `interactor`."""
     program: Program
     limits: JobLimits
     is_python: bool
+    """Treat an uncaught exception as a failure, not as a refusal."""
 
     def job(self, *, stdin: bytes, output: bytes, expected: bytes, wall_time_s: float | None = None) -> Job:
-        """Return the job of one run.
-
-        Args:
-            stdin: Content of the first file, `input.txt`.
-            output: Content of the second, `output.txt`.
-            expected: Content of the third, `expected.txt`.
-            wall_time_s: Wall-clock limit of this run, if not that of `limits`.
-        """
+        """Return the job of one run on these contents of `FILE_NAMES`, with another wall-clock limit if one is given."""
         files = {**self.program.files, **dict(zip(FILE_NAMES, (stdin, output, expected), strict=True))}
         limits = self.limits if wall_time_s is None else replace(self.limits, wall_time_s=wall_time_s)
         return Job(
@@ -100,3 +88,24 @@ class DecidingProgram:
             else f"{end_of(outcome)}; exit code 0 accepts and 1 refuses"
         )
         return CheckerFailedError(f"{self.kind}: it {end}", outcome=outcome, program_ran=True)
+
+
+class ProgramChecker:
+    """Runs a checker in the jail, afresh for each output."""
+
+    def __init__(self, executor: Executor, checker: DecidingProgram) -> None:
+        self._executor = executor
+        self._checker = checker
+
+    async def accepts(self, *, stdin: bytes, output: bytes, expected: bytes) -> bool:
+        """Return whether the checker accepts the output of a program for `stdin`.
+
+        Raises:
+            CheckerFailedError: it neither accepted nor refused.
+            ExecutorError: as `Executor.execute`.
+        """
+        outcome = await self._executor.execute(self._checker.job(stdin=stdin, output=output, expected=expected))
+        decision = self._checker.decision(outcome)
+        if decision is Decision.FAILED:
+            raise self._checker.failure(outcome)
+        return decision is Decision.ACCEPTED

@@ -36,12 +36,7 @@ class InteractiveJudge:
         self._interactor = interactor
 
     async def play(self, job: Job, *, stdin: bytes, expected: bytes) -> Interaction:
-        """Run a program against the interactor.
-
-        Args:
-            job: The program.
-            stdin: Content of the interactor's first file.
-            expected: Content of the interactor's last file.
+        """Run a program against the interactor, whose first file has `stdin`, and the last `expected`.
 
         Raises:
             CheckerFailedError: the interactor neither accepted nor refused, and not because its partner ended.

@@ -11,9 +11,8 @@ from functools import partial
 from code_judge_server.judging.checkers import output_matches
 from code_judge_server.judging.compile_cache import CompileCache
 from code_judge_server.judging.compiling import CompileError, Compiler, CompilerStarvedError, Program
-from code_judge_server.judging.deciding_program import CheckerFailedError, DecidingProgram
+from code_judge_server.judging.deciding_program import CheckerFailedError, DecidingProgram, ProgramChecker
 from code_judge_server.judging.interaction import InteractiveJudge
-from code_judge_server.judging.program_checker import ProgramChecker
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.languages import LanguageRules, command_for
 from code_judge_server.limits import LimitPolicy, with_room_for
@@ -37,13 +36,8 @@ OnOutput = Callable[[int, OutputName, bytes], None]
 class Judge:
     """Judges one submission at a time on an executor; each verdict names the isolation.
 
-    Args:
-        executor: Runs the programs.
-        languages: The languages of submissions.
-        compiler: Makes programs of submissions.
-        limits: Limits of programs; a checker gets the defaults.
-        max_reply_chars: Characters of stdout and of stderr in a verdict.
-        max_collect_bytes: Size of all files that a verdict brings back.
+    `max_reply_chars` holds for stdout and for stderr of a verdict, `max_collect_bytes` for all of its files together; a checker
+    gets the default limits.
     """
 
     def __init__(
@@ -74,12 +68,8 @@ class Judge:
     ) -> Verdict:
         """Run a submission in a supported language, and return its verdict; cancelling the call kills its programs.
 
-        Args:
-            submission: The submission.
-            queue_time_s: Its time in the queue.
-            spent: Receives the CPU time of its runs while they run.
-            between_tests: Awaited after each test case but the last, while nothing runs.
-            on_output: Called with the program's output on each test case, while it runs.
+        While programs run, their CPU time goes to `spent` and their output to `on_output`. `between_tests` is awaited after
+        each test case but the last.
         """
         limits = self._limits.effective(submission.limits)
         try:

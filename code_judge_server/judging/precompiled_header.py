@@ -22,14 +22,7 @@ _BEFORE_FIRST_DIRECTIVE = rb"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
 
 
 class PrecompiledHeader:
-    """One header, compiled in the background when the first source includes it.
-
-    Args:
-        rules: The header and its compilation.
-        executor: Compiles it.
-        limits: Limits of its compilation.
-        max_bytes: Memory for it; a larger header is not used.
-    """
+    """One header, compiled in the background when the first source includes it; not used if larger than `max_bytes`."""
 
     def __init__(self, rules: PrecompiledHeaderRules, executor: Executor, *, limits: JobLimits, max_bytes: int) -> None:
         self._rules = rules

@@ -23,12 +23,7 @@ _WRAPPED = re.compile(rb"""b64decode\(\s*b?["']([A-Za-z0-9+/]{16,}+=*)["']""")
 
 
 def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the smallest module set that saves a Python program the most imports; None if there is no set.
-
-    Args:
-        source: The source of the program; only its beginning is read.
-        available: Modules of each set, by name.
-    """
+    """Return the smallest of the `available` module sets that saves a Python program the most imports, if there is any."""
     source = source[:_SCANNED_BYTES]
     source = b"\n".join([source, *_wrapped(source)])
     wanted = _imported(source)
@@ -43,11 +38,7 @@ def choose_preload(source: bytes, available: Mapping[str, Sequence[str]]) -> str
 
 
 def shadows_modules(paths: Iterable[str]) -> bool:
-    """Return whether files of a program hide modules that a warm interpreter may have imported already.
-
-    Args:
-        paths: Paths of the files, relative to the program's folder.
-    """
+    """Return whether files of a program, by relative path, hide modules that a warm interpreter may have imported already."""
     names = (path.partition("/")[0].partition(".")[0] for path in paths if "/" in path or path.endswith((".py", ".so")))
     return not _installed().isdisjoint(names)
 

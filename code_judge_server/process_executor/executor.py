@@ -59,11 +59,6 @@ class ProcessExecutor:
 
     It reaps all children that its process gets after the start: orphans of a dead slot are handed to this process and killed.
     So it belongs into a server process, not into a program that starts other children.
-
-    Args:
-        num_slots: Programs that run at once.
-        work_dir: Folder for the files of running programs; None takes the system's folder for temporary files.
-        canaries: Failed checks for a better tier.
     """
 
     tier: IsolationTier = IsolationTier.D
@@ -303,11 +298,7 @@ class _Slot:
         return self._streams is not None and self._process.poll() is None
 
     async def wait_until_ready(self) -> bool:
-        """Connect and take the slot's first message; return whether its programs may read every file.
-
-        Raises:
-            SlotDiedError: it ends, or does not connect.
-        """
+        """Connect and take the slot's first message; return whether its programs may read every file."""
         self._streams = await asyncio.open_unix_connection(sock=self._socket)
         header, _ = await self._receive(timeout_s=SLOT_START_TIMEOUT_S)
         return header["may_read_all"]

@@ -67,15 +67,7 @@ def _next_job(control: socket.socket) -> tuple[frames.Header, list[bytes]] | Non
 def _run_job(
     header: frames.Header, blobs: list[bytes], *, folder: str, control: socket.socket, user: ProgramUser | None
 ) -> bytes:
-    """Run one command and return the packed outcome.
-
-    Args:
-        header: `argv`, `limits`, `file_names`, `collect`, `collect_bytes`, `fifos` and `live`.
-        blobs: Standard input, then the contents of the files.
-        folder: The program's folder, which is created before and removed after it.
-        control: See `run_command`.
-        user: See `run_command`.
-    """
+    """Run one command in `folder`, created before and removed after it, and return the packed outcome."""
     work_folder.make(folder, dict(zip(header["file_names"], blobs[1:], strict=True)))
     if user is not None:
         user.give(folder)

@@ -62,17 +62,9 @@ def run_command(
     on_output: Callable[[str, bytes], None] | None = None,
     user: ProgramUser | None = None,
 ) -> CommandOutcome:
-    """Run `argv` in `folder` until it ends, exceeds a limit, or a message arrives on `control`.
-
-    Args:
-        argv: The command; its first item is a path or a name on the search path.
-        folder: Its working directory, home and folder for temporary files.
-        stdin: File descriptor of its stdin.
-        partner: Pipes in place of stdin and stdout, closed here; the outcome then has no stdout.
-        limits: Its limits.
-        control: The server's socket; a message on it (or its end) kills the command and is consumed.
-        user: User of the command, if not this process's own.
-        on_output: Called with `stdout` or `stderr` and a piece of that output.
+    """Run `argv` in `folder` until it ends, exceeds a limit, or a message arrives on `control`, which is consumed. The pipes of
+    a `partner` stand in place of stdin and stdout, and are closed here; the outcome then has no stdout. `on_output` is called
+    with `stdout` or `stderr` and a piece of that output.
 
     Raises:
         OSError: the command cannot be started. Nothing keeps running in any case.
@@ -217,11 +209,7 @@ class _Watch:
         return None
 
     def _judged_by_totals(self, waited_s: float) -> Ending:
-        """Return the ending of a command that ended by itself, perhaps beyond a limit that no sample had seen.
-
-        Args:
-            waited_s: Time from its start until its end was noticed.
-        """
+        """Return the ending of a command that ended by itself, perhaps beyond a limit that no sample had seen."""
         if any(self._cut.values()):
             return Ending.OUTPUT
         if self._peak_memory_bytes > self._limits.memory_bytes:

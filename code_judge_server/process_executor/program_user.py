@@ -24,11 +24,7 @@ class ProgramUser:
     """Keep root's right to read any file, because only root may read the interpreter or the folder of programs."""
 
     def become(self) -> None:
-        """Give this process the user, for good.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Give this process the user, for good."""
         os.setgroups([])
         os.setresgid(self.uid, self.uid, self.uid)
         if self.may_read_all:

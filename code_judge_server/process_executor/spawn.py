@@ -46,11 +46,7 @@ def spawn(
     limits: CommandLimits,
     user: ProgramUser | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in `folder` on these file descriptors, as this process's own user or as `user`.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start `argv` in `folder` on these file descriptors, as this process's own user or as `user`."""
     slot_pid = os.getpid()
     if user is not None:
         for fd in (stdout, stderr):

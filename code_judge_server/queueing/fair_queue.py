@@ -61,9 +61,6 @@ class FairQueue:
     of another only by the running programs. A run is charged with its expected slot time when it starts, and with the actual
     one when it ends. A client without runs is forgotten only when the others have had as much as it: otherwise a client that
     sends a few long runs, waits for them and sends the next would owe nothing each time.
-
-    Args:
-        run_times: Estimates the slot time of runs.
     """
 
     def __init__(self, run_times: RunTimes) -> None:
@@ -99,11 +96,7 @@ class FairQueue:
         self._enter_heap(run.client, client)
 
     def pop(self) -> QueuedRun:
-        """Remove and return the next run, and charge its client.
-
-        Raises:
-            IndexError: no run waits.
-        """
+        """Remove and return the next run, and charge its client; there must be one."""
         name = self.next_client()
         used_s, _, _ = heapq.heappop(self._heap)
         client = self._clients[name]
@@ -121,11 +114,7 @@ class FairQueue:
         return run
 
     def next_client(self) -> str:
-        """Return the client whose run `pop` would return.
-
-        Raises:
-            IndexError: no run waits.
-        """
+        """Return the client whose run `pop` would return."""
         while True:
             _, number, name = self._heap[0]
             client = self._clients.get(name)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from code_judge_server.queueing.pace import Pace
 from code_judge_server.queueing.queued_run import QueuedRun
 from code_judge_server.schemas import Submission, Verdict, VerdictStatus
 
@@ -22,6 +21,7 @@ _ENTRY_BYTES = 300
 """Memory of an entry besides its JSON: the key, the table, the object headers."""
 _OFF_LOOP_BYTES = 1024 * 1024
 """Keys of larger submissions are computed in a thread."""
+_KEYS_AT_ONCE = 16
 _NOT_KEPT = {VerdictStatus.INTERNAL_ERROR, VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.CANCELLED}
 """Verdicts that say nothing about the program, so it is judged again."""
 
@@ -36,13 +36,13 @@ def content_key(client: str, submission: Submission) -> bytes:
 async def content_keys(client: str, submissions: Sequence[Submission]) -> list[bytes]:
     """Return the `content_key` of each submission without blocking the event loop."""
     keys: list[bytes] = []
-    pace = Pace()
-    for submission in submissions:
+    for number, submission in enumerate(submissions, start=1):
         if _is_large(submission):
             keys.append(await asyncio.to_thread(content_key, client, submission))
         else:
             keys.append(content_key(client, submission))
-            await pace.keep()
+        if number % _KEYS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # lets other requests run
     return keys
 
 
@@ -54,12 +54,7 @@ def _is_large(submission: Submission) -> bool:
 
 
 class Idempotency:
-    """Finds the run or the verdict of a repeated submission.
-
-    Args:
-        max_bytes: Size of all kept verdicts; the oldest are dropped first.
-        max_age_s: Time for which a verdict is kept.
-    """
+    """Finds the run or the verdict of a repeated submission; verdicts are kept for `max_age_s`, the oldest dropped first."""
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
         self._max_bytes = max_bytes

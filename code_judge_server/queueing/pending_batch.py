@@ -51,11 +51,8 @@ Finished = tuple[int, Verdict]
 class PendingBatch:
     """Collects the verdicts of one request; its owner must `close` it, which cancels the submissions without a verdict.
 
-    Args:
-        client: The client of the request.
-        leave: Tells the queue that this batch no longer waits for a run.
-        reply_memory: Room for verdicts that are not sent yet; a verdict that does not fit loses its outputs.
-        metrics: Counts the verdicts.
+    `leave` tells the queue that this batch no longer waits for a run. A verdict that does not fit into `reply_memory` loses its
+    outputs.
     """
 
     def __init__(

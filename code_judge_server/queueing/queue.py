@@ -38,14 +38,7 @@ _MAX_DEADLINE_S = 366 * 86400.0
 
 
 class SubmissionQueue:
-    """Accepts the submissions of a request, within the room that the settings give, and collects their verdicts.
-
-    Args:
-        judge: Judges the submissions.
-        executor: Runs the judge's programs.
-        settings: Numbers of slots, and bounds on waiting submissions and replies.
-        metrics: Counts verdicts and times.
-    """
+    """Accepts the submissions of a request, within the room that the settings give, and collects their verdicts."""
 
     def __init__(self, judge: Judge, executor: Executor, settings: Settings, metrics: Metrics) -> None:
         self.is_draining = False
@@ -98,15 +91,9 @@ class SubmissionQueue:
     ) -> PendingBatch:
         """Let submissions wait for a slot, or refuse them at once.
 
-        A submission that the same client sent before, with the same id and content, is not judged again.
-
-        Args:
-            submissions: Submissions with unique ids.
-            client: Client for fair shares and ids.
-            keys: Their `content_keys`; for many submissions they should be given, as they are otherwise computed here,
-            blocking.
-            deadline_s: Time after which waiting submissions get `queue_timeout`, and running ones are killed and get
-            `cancelled`.
+        A submission that the same client sent before, with the same id and content, is not judged again. At the deadline
+        waiting submissions get `queue_timeout`; running ones are killed and get `cancelled`. Without their `content_keys` these
+        are computed here, blocking.
 
         Returns:
             The batch of their verdicts, which the caller must close.
@@ -148,14 +135,9 @@ class SubmissionQueue:
     ) -> list[Verdict]:
         """Judge submissions and return their verdicts in the same order; cancelling the call kills them.
 
-        Submissions without room wait for it outside the queue, and none shares an earlier verdict.
-
-        Args:
-            submissions: The submissions to judge.
-            client: Client for fair shares.
-            max_queue_time_s: Time after which waiting submissions get `queue_timeout`.
-            deadline_s: As in `enqueue`.
-            room: Closed when the verdicts are no longer held; None: they are released on return.
+        Submissions without room wait for it outside the queue, and none shares an earlier verdict. Those that wait longer than
+        `max_queue_time_s` get `queue_timeout`. `room` is closed when the verdicts are no longer held; without, they are
+        released on return.
 
         Raises:
             DrainingError: the server is stopping.
@@ -195,13 +177,8 @@ class SubmissionQueue:
     ) -> Verdict:
         """Call `work` when a slot is free, and return its verdict; cancelling the call cancels it.
 
-        Args:
-            submission: Submission that the work belongs to, for the log and for verdicts without an outcome.
-            work: Called when it has a slot.
-            client: Client for fair shares.
-            deadline_s: As in `enqueue`.
-            entered_at: Start of its wait, by `time.monotonic`; None: now.
-            room: As in `judge_all`.
+        `submission` is for the log and for verdicts without an outcome; it waits since `entered_at` (by `time.monotonic`), or
+        since now. `deadline_s` and `room` are as in `enqueue` and `judge_all`.
 
         Raises:
             QueueFullError: there is no room, or the wait is longer than `max_estimated_wait_s`.

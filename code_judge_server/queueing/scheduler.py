@@ -27,15 +27,8 @@ class Scheduler:
     """Judges `num_slots` runs at once, and up to `total_slots` while programs sleep and leave their cores to others.
 
     Each run that is being judged has a task, waiting runs have none. A run of many test cases yields between them: a running
-    submission delays other clients by one program, not by a thousand.
-
-    Args:
-        judge: Judges the runs.
-        executor: Reports how many of its jobs sleep.
-        num_slots: Runs judged at once.
-        total_slots: Runs judged at once while some sleep.
-        capacity: Runs that may wait; the callers of `enter` must keep to it.
-        on_end: Called once for each run that entered, with its verdict; None if it was cancelled.
+    submission delays other clients by one program, not by a thousand. `on_end` is called once for each run that entered, with
+    its verdict, or None if it was cancelled. The callers of `enter` must keep to `capacity`.
     """
 
     def __init__(

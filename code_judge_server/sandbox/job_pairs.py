@@ -29,12 +29,7 @@ def bytes_in_pipe(end: int) -> int:
 
 
 async def take_two(free: asyncio.Queue[int], turn: asyncio.Lock) -> tuple[int, int]:
-    """Take two slots from the queue of free slots.
-
-    Args:
-        free: Numbers of the free slots.
-        turn: Held meanwhile; otherwise two callers with one slot each would wait for each other.
-    """
+    """Take two of the free slots, holding `turn`: else two callers with one slot each would wait for each other."""
     async with turn:
         first = await free.get()
         try:

@@ -30,11 +30,7 @@ _SHARED_ANONYMOUS = b" /dev/zero (deleted)"
 
 
 def become_subreaper() -> None:
-    """Adopt every descendant whose parent dies.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Adopt every descendant whose parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

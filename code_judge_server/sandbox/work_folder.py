@@ -14,14 +14,7 @@ def ensure(folder: str, *, lets_users_through: bool = False) -> None:
     """Create a folder of the judge itself if it is missing, whatever a program put in its place, and set its rights.
 
     The rights of a folder that already has them never change, not even for a moment: programs of other slots may be passing
-    through it.
-
-    Args:
-        folder: Its path.
-        lets_users_through: Let every user reach folders below it; otherwise only its owner can.
-
-    Raises:
-        OSError: it cannot be created.
+    through it. Unless it `lets_users_through` to folders below it, only its owner can use it.
     """
     try:
         os.mkdir(folder, stat.S_IRWXU)
@@ -39,20 +32,12 @@ def ensure(folder: str, *, lets_users_through: bool = False) -> None:
 
 
 def let_users_through(folder: str) -> None:
-    """Let every user reach folders below `folder`, whatever a program did to its rights.
-
-    Raises:
-        OSError: the folder does not exist, or belongs to another user.
-    """
+    """Let every user reach folders below `folder`, whatever a program did to its rights."""
     os.chmod(folder, stat.S_IRWXU | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def make(folder: str, files: dict[str, bytes]) -> None:
-    """Create `folder` with these executable files, replacing what an earlier program left under that name.
-
-    Raises:
-        OSError: the parent folder does not exist, or the disk is full.
-    """
+    """Create `folder` with these executable files, replacing what an earlier program left under that name."""
     remove(folder)
     os.mkdir(folder, stat.S_IRWXU)
     for name, content in files.items():
@@ -67,15 +52,8 @@ def _open_executable(path: str, flags: int) -> int:
 
 
 def collect(folder: str, paths: list[str], *, max_bytes: int) -> tuple[dict[str, bytes], bool]:
-    """Return the contents of those of `paths`, relative to `folder`, that are regular files reached through no link.
-
-    Args:
-        folder: The folder of a program that has ended.
-        paths: The paths to read.
-        max_bytes: Total size of the contents; files beyond it are left out.
-
-    Returns:
-        The contents by path, and whether a file was left out for its size.
+    """Return the contents of those of `paths`, relative to `folder`, that are regular files reached through no link, and
+    whether a file was left out because all together would exceed `max_bytes`.
     """
     contents: dict[str, bytes] = {}
     any_left_out = False
@@ -139,11 +117,7 @@ def remove(folder: str) -> None:
 
 
 def clear(folder: str) -> None:
-    """Remove everything in `folder`, as `remove` does, leftovers of an interrupted `remove` included.
-
-    Raises:
-        OSError: `folder` does not exist.
-    """
+    """Remove everything in `folder`, as `remove` does, leftovers of an interrupted `remove` included."""
     for name in os.listdir(folder):
         remove(os.path.join(folder, name))
 

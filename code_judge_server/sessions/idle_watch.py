@@ -16,13 +16,7 @@ _CPU_TIME_S = 0.5
 
 
 class IdleWatch:
-    """Samples a session between its cells, to end processes that a cell has hidden from the session's own.
-
-    Args:
-        slot: The slot of the session.
-        limits: Limits of the session.
-        end: Ends the session.
-    """
+    """Samples a session between its cells, to end processes that a cell has hidden from the session's own."""
 
     def __init__(self, slot: PrivateSlot, limits: JobLimits, *, end: Callable[[], None]) -> None:
         self._slot = slot

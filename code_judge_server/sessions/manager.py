@@ -50,13 +50,7 @@ class NoSuchSessionError(Exception):
 
 
 class SessionManager:
-    """Opens sessions and runs their cells, which take turns with the judged programs.
-
-    Args:
-        executor: Has the slots of sessions, if it is a `JailExecutor`: no other has any.
-        queue: Gives turns.
-        settings: Number of sessions and snapshots, their lifetimes and limits.
-    """
+    """Opens sessions and runs their cells, which take turns with the judged programs; only a `JailExecutor` has room."""
 
     def __init__(self, executor: Executor, queue: SubmissionQueue, settings: Settings) -> None:
         self._executor = executor
@@ -73,10 +67,6 @@ class SessionManager:
 
     async def open(self, request: SessionRequest, *, client: str) -> SessionState:
         """Open a session; cancelling the call closes it.
-
-        Args:
-            request: The session's limits and module set.
-            client: Client whose share of the sessions is bounded.
 
         Raises:
             NoSessionsError: this server cannot hold sessions.
@@ -158,31 +148,18 @@ class SessionManager:
         raise ExecutorError(f"{_ATTEMPTS} slots failed to start one session: {failure}") from failure
 
     def state(self, session_id: str) -> SessionState:
-        """Return the state of a session.
-
-        Raises:
-            NoSuchSessionError: the session does not exist.
-        """
+        """Return the state of a session."""
         return self._state(self._session(session_id))
 
     def rollback(self, session_id: str, snapshot: int) -> SessionState:
-        """Let a session's next cell start from one of its snapshots.
-
-        Raises:
-            NoSuchSessionError: the session does not exist.
-            NoSnapshotError: it has no such snapshot.
-        """
+        """Let a session's next cell start from one of its snapshots."""
         session = self._session(session_id)
         session.rollback(snapshot)
         self._touch(session)
         return self._state(session)
 
     def close(self, session_id: str) -> None:
-        """Close a session, whatever it does.
-
-        Raises:
-            NoSuchSessionError: the session does not exist.
-        """
+        """Close a session, whatever it does."""
         self._end(self._session(session_id))
 
     def close_all(self) -> None:
@@ -194,12 +171,6 @@ class SessionManager:
         self, session_id: str, cell: CellRequest, *, client: str, room: ExitStack | None = None
     ) -> CellResult:
         """Run a cell after the previous one has ended, when it has a turn; cancelling the call kills it.
-
-        Args:
-            session_id: The session of the cell.
-            cell: The cell to run.
-            client: Client for fair shares.
-            room: As in `SubmissionQueue.judge_all`.
 
         Raises:
             NoSuchSessionError: the session does not exist.

@@ -42,17 +42,7 @@ class CellEnd:
 
 
 class RunningCell:
-    """A cell from its start until its end, in the one event loop.
-
-    Args:
-        slot: The slot of its session.
-        cell: The cell to run.
-        limits: Limits of this cell.
-        max_chars: Most characters displayed, and of each text about its exception.
-        has_ended: Returns whether the session has reported its end.
-        kill: Tells the session to kill it; the session still answers.
-        spent: Receives its CPU time while it runs.
-    """
+    """A cell from its start until its end, in the one event loop; its CPU time goes to `spent` meanwhile."""
 
     def __init__(
         self,
@@ -120,9 +110,7 @@ class RunningCell:
             self._kill()
 
     def finish(self, *, exit_code: int | None, signal: int | None, reported_wall_time_s: float) -> CellEnd:
-        """Return the end of a cell of which nothing is left; `reported_wall_time_s` is the duration that the session
-        reports.
-        """
+        """Return the end of a cell of which nothing is left."""
         wall_time_s = time.monotonic() - self._started_at
         if self.ending is None:
             wall_time_s = min(wall_time_s, reported_wall_time_s)

@@ -12,16 +12,7 @@ from code_judge_server.sessions.session import CellRefusedError, NoSnapshotError
 
 
 class Turn:
-    """A cell that waits for its turn; `take` is the work for the queue.
-
-    Args:
-        session: The session of the cell; its `turn` is held.
-        cell: The cell to run.
-        limits: Its limits.
-        executor: Names the isolation.
-        max_chars: Characters of stdout and of stderr in the result.
-        max_collect_bytes: Size of all files that the result brings back.
-    """
+    """A cell that waits for its turn; `take` is the work for the queue. The session's own `turn` is held."""
 
     def __init__(
         self,

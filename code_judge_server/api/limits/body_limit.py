@@ -1,10 +1,8 @@
 """Bounds on request bodies: the bytes of each, the bytes of all, and the time to arrive."""
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
 
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.api.http_errors import RejectedError, rejection
@@ -16,8 +14,6 @@ _ARRIVAL_TIMEOUT_S = 120.0
 held all the while."""
 _BUSY_STATUS = {"/run_code": 504, "/run_jupyter": 504}
 """Status of a timeout by path, elsewhere 408: clients of SandboxFusion retry only after a 504."""
-_EARLY_BYTES = 64 * 1024
-"""Bytes that the server keeps of a body that waits for room, for a request that reads nothing."""
 
 
 class LimitBody:
@@ -25,8 +21,8 @@ class LimitBody:
 
     A body over `max_bytes` is a 413, with or without a `Content-Length`. If there is no room for a body, `/v1` answers 429.
     Clients of other paths do not know that answer: their bodies are not read until there is room for the announced length,
-    else for `max_bytes`. A body that does not arrive, or gets no room, in time is a 408; the paths of SandboxFusion answer 504
-    when there is no room.
+    else for `max_bytes`; a client that disconnects meanwhile keeps its turn. A body that does not arrive, or gets no room, in
+    time is a 408; the paths of SandboxFusion answer 504 when there is no room.
     """
 
     def __init__(
@@ -52,54 +48,20 @@ class LimitBody:
         body = _Body(client=client_of(scope), memory=self._memory)
         try:
             if is_patient:
-                receive = await self._wait_for_room(body, expected, receive, path=scope["path"])
-            elif self._memory.fits(body.client, expected):
-                body.hold(expected)
-            else:
+                async with asyncio.timeout(self._arrival_timeout_s):
+                    await self._memory.wait_until_fits(body.client, expected)
+            elif not self._memory.fits(body.client, expected):
                 raise self._no_memory()
-        except ClientDisconnect:
-            return None
+            body.hold(expected)
+        except TimeoutError:
+            error = self._no_room(scope["path"])
+            return await rejection(error, headers=error.headers)(scope, receive, send)
         except RejectedError as error:
             return await rejection(error, headers=error.headers)(scope, receive, send)
         try:
             return await self._app(scope, self._counting(body, receive), send)
         finally:
             body.hold(0)
-
-    async def _wait_for_room(self, body: "_Body", expected: int, receive: Receive, *, path: str) -> Receive:
-        """Hold room for a body as soon as there is room; return a `receive` that first gives the messages that came meanwhile.
-
-        Raises:
-            RejectedError: no room in time.
-            ClientDisconnect: the client disconnected. It is only seen while the server reads, which it soon stops for a large
-                body; then the timeout ends the wait.
-        """
-
-        async def take() -> None:
-            await self._memory.wait_until_fits(body.client, expected)
-            body.hold(expected)
-
-        if not self._memory.has_waiters and self._memory.fits(body.client, expected):
-            body.hold(expected)
-            return receive
-        early = _EarlyMessages(receive)
-        taking, watching = asyncio.ensure_future(take()), asyncio.ensure_future(early.watch())
-        try:
-            await asyncio.wait({taking, watching}, timeout=self._arrival_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                raise ClientDisconnect
-            if not taking.done():
-                raise self._no_room(path)
-            taking.result()
-        except BaseException:
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
-            body.hold(0)
-            raise
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-        return early.receive
 
     def _counting(self, body: "_Body", receive: Receive) -> Receive:
         arrive_by = asyncio.get_running_loop().time() + self._arrival_timeout_s
@@ -171,29 +133,6 @@ class _Body:
         elif size < self.held:
             self.memory.give_back(self.client, self.held - size)
         self.held = size
-
-
-class _EarlyMessages:
-    """Messages of a request that arrive before there is room for it."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._messages: deque[Message] = deque()
-
-    async def watch(self) -> None:
-        """Return when the client disconnects; keep what it sends until then, up to a bound."""
-        num_bytes, more = 0, True
-        while num_bytes <= _EARLY_BYTES or not more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                return
-            self._messages.append(message)
-            num_bytes, more = num_bytes + len(message.get("body", b"")), message.get("more_body", False)
-        await asyncio.get_running_loop().create_future()
-
-    async def receive(self) -> Message:
-        """Return the next message, kept messages first."""
-        return self._messages.popleft() if self._messages else await self._receive()
 
 
 def _announced_bytes(scope: Scope) -> int | None:

@@ -21,11 +21,7 @@ class _TooManyPipelinedError(Exception):
 
 
 class HeadWithBody(asyncio.Transport):
-    """Transport that writes the head of a reply together with the first piece of its body: saves a system call and a wake-up.
-
-    Args:
-        transport: The transport to write to.
-    """
+    """Transport that writes the head of a reply with the first piece of its body: saves a system call and a wake-up."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__()

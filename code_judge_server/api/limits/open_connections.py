@@ -19,12 +19,7 @@ class Abortable(Protocol):
 
 
 class OpenConnections:
-    """A bounded set of connections; one that is being answered is never closed for another.
-
-    Args:
-        most: Most connections at once.
-        metrics: Counts the connections that are closed to keep the bound.
-    """
+    """A set of at most `most` connections; one that is being answered is never closed for another."""
 
     def __init__(self, most: int, metrics: Metrics) -> None:
         self._most = most

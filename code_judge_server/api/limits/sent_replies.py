@@ -35,12 +35,7 @@ def hold_until_sent(request: Request) -> ExitStack:
 
 
 class HeldReply(Response):
-    """A reply that holds resources until it has been read.
-
-    Args:
-        reply: The reply to send.
-        held: Closed when the reply has been read.
-    """
+    """A reply that closes `held` when it has been read."""
 
     def __init__(self, reply: Response, held: ExitStack) -> None:
         super().__init__(status_code=reply.status_code)

@@ -16,11 +16,7 @@ class AbandonedGroups:
     """The folders of all slots, and the descriptors to remove them from other namespaces."""
 
     def __init__(self, slots: Iterable[dict[str, str]]) -> None:
-        """Open the parents of the folders, which are keyed by controller; the parent of this process is the server.
-
-        Raises:
-            OSError: a folder does not exist.
-        """
+        """Open the parents of the folders, which are keyed by controller; the parent of this process is the server."""
         self._server = os.pidfd_open(os.getppid())
         self._groups: dict[tuple[int, str], list[str]] = {}
         above: dict[str, int] = {}

@@ -31,8 +31,6 @@ _SOCKET_BYTES = 64 * 1024 * 1024
 _PREFIX = "code-judge-"
 _REMOVAL_TIMEOUT_S = 2.0
 _LOCK_TIMEOUT_S = 1.0
-_MOST_FOLDERS = 2000
-"""Most groups of the machine searched for groups of servers that were started elsewhere and killed."""
 
 
 class NoCgroupsError(Exception):
@@ -71,21 +69,13 @@ class Cgroups:
         return self.folders.get(_CPU) or self.folders["cpuacct" if self.version == 1 else ""]
 
     def weigh(self) -> None:
-        """Give all slots together the weight of one process per core.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Give all slots together the weight of one process per core."""
         name, of_a_process, most = _WEIGHTS[self.version]
         if self.has_shares:
             (self._cpu_folder / name).write_text(str(min(of_a_process * len(os.sched_getaffinity(0)), most)))
 
     def make_slots(self, num_slots: int) -> None:
-        """Create the groups of the slots.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Create the groups of the slots."""
         for number in range(num_slots):
             for folder in self.slot_folders(number).values():
                 folder.mkdir(exist_ok=True)
@@ -122,8 +112,6 @@ def make_cgroups() -> Cgroups:
             with contextlib.suppress(OSError):  # programs then have no CPU shares
                 _make_group(cgroups, _CPU, own[_CPU], name)
         cgroups.weigh()
-        for parent in {folder.parent for folder in cgroups.folders.values()}:
-            _remove_stale_elsewhere(parent)
     except OSError as error:
         cgroups.remove()
         raise NoCgroupsError(f"cgroups: {error}") from error
@@ -131,12 +119,7 @@ def make_cgroups() -> Cgroups:
 
 
 def _make_group(cgroups: Cgroups, controller: str, parent: Path, name: str) -> None:
-    """Create this server's group in one hierarchy.
-
-    Raises:
-        NoCgroupsError: the controllers are missing, or the group holds other processes.
-        OSError: the kernel refuses.
-    """
+    """Create this server's group in one hierarchy."""
     if cgroups.version == 2:
         _enable_controllers(parent)
     folder = parent / name
@@ -216,24 +199,6 @@ def _remove_stale(parent: Path) -> None:
             continue
         _remove(folder)
         os.close(lock)
-
-
-def _remove_stale_elsewhere(own: Path) -> None:
-    """Remove the groups of dead servers in the whole hierarchy of `own`, as far as this user may."""
-    top = own
-    while (top.parent / "cgroup.procs").exists():
-        top = top.parent
-    searched, stale = [top], list[Path]()
-    for folder in searched:  # grows while it is walked
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(folder):
-                if entry.is_dir(follow_symlinks=False):
-                    (stale if entry.name.startswith(_PREFIX) else searched).append(Path(entry.path))
-        if len(searched) > _MOST_FOLDERS:
-            break
-    for parent in {folder.parent for folder in stale} - {own}:
-        with contextlib.suppress(OSError), _locked(parent):
-            _remove_stale(parent)
 
 
 @contextlib.contextmanager

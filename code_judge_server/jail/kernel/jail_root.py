@@ -7,8 +7,9 @@ Every job copies this mount namespace, so it has few mounts: one per bound path,
 
 import os
 import stat
+from functools import lru_cache
 
-from code_judge_server.jail.kernel import proc_files, syscalls
+from code_judge_server.jail.kernel import syscalls
 
 WORK_FOLDER = "/sandbox"
 ALIAS = "/mnt"
@@ -24,6 +25,14 @@ _MADE = {
 }
 _ZERO_BYTES = 2**40
 _SAFE = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+CPUINFO = "/run/cpuinfo"
+"""Path in the jail root of the file that each job sees as `/proc/cpuinfo`."""
+MEMINFO_MAX_BYTES = 1024
+_ZEROS = (
+    "Buffers", "Cached", "SwapCached", "Active", "Inactive", "SwapTotal", "SwapFree", "Shmem", "Slab", "SReclaimable",
+)  # fmt: skip
+"""Fields that psutil and `free` read."""
+_NUM_REMEMBERED = 16
 
 
 def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, memory_group: bool) -> None:
@@ -36,18 +45,15 @@ def enter(read_only: list[str], *, uids: list[int], own_user_namespace: bool, me
         uids: Users of the jobs, for `/etc/passwd`.
         own_user_namespace: This process is root of a user namespace only.
         memory_group: A control group counts all memory of jobs.
-
-    Raises:
-        OSError: the kernel refuses.
     """
-    cpuinfo = proc_files.cpuinfo()
+    processors = cpuinfo()
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     base = "/proc"  # the one folder that contains nothing to bind
     syscalls.mount("jail", base, "tmpfs", syscalls.MS_NOSUID, "mode=0755,size=16m")
     os.umask(0o022)
     _make_folders(base)
     _make_etc(base, uids)
-    _write(base + proc_files.CPUINFO, cpuinfo.encode())
+    _write(base + CPUINFO, processors.encode())
     for path in outermost([*SYSTEM, *read_only]):
         _show(path, base)
     if not os.path.lexists(base + ALIAS):  # a shown path may be below it
@@ -129,3 +135,27 @@ def _make_devices(base: str, *, own_user_namespace: bool, memory_group: bool) ->
             os.chmod(target, 0o666)
     for name, link in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{link}", f"{base}/dev/{name}")
+
+
+def cpuinfo() -> str:
+    """Return the machine's `/proc/cpuinfo` without the processors that this process may not use."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        with open("/proc/cpuinfo") as file:
+            sections = file.read().strip().split("\n\n")
+    except OSError:  # a container may hide it
+        sections = [f"processor\t: {number}" for number in sorted(allowed)]
+    return "".join(f"{section}\n\n" for section in sections if _processor(section) in {None, *allowed})
+
+
+def _processor(section: str) -> int | None:
+    """Return the number of the processor that a section describes; on some machines one section describes all."""
+    name, _, number = section.partition("\n")[0].partition(":")
+    return int(number) if name.strip() == "processor" else None
+
+
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def meminfo(memory_bytes: int) -> bytes:
+    """Return the `/proc/meminfo` of a job with this memory limit, with all of it free."""
+    fields = dict.fromkeys(("MemTotal", "MemFree", "MemAvailable"), memory_bytes // 1024) | dict.fromkeys(_ZEROS, 0)
+    return "".join(f"{f'{name}:':<15} {size:>8} kB\n" for name, size in fields.items()).encode()

@@ -18,11 +18,7 @@ _PAUSE_S = 0.001
 
 
 def adopt() -> None:
-    """Adopt orphans below this process.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Adopt orphans below this process."""
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
 
 

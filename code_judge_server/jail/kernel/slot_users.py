@@ -69,12 +69,8 @@ def find_slot_users(num_slots: int) -> SlotUsers | None:
 
 
 def first_user_of(ranges: str, names: set[str], num_slots: int) -> int | None:
-    """Return the first of `num_slots` ids, drawn as by `first_user_of_any`, as other judges of this user have the same range.
-
-    Args:
-        ranges: A file as in subuid(5); the first range is used that is large enough, and for one of `names`.
-        names: Names of this user.
-        num_slots: Number of ids.
+    """Return the first of `num_slots` ids in the first range of a subuid(5) file that is large enough and for one of `names`.
+    It is drawn as by `first_user_of_any`, as other judges of this user have the same range.
     """
     for line in ranges.splitlines():
         name, _, numbers = line.strip().partition(":")
@@ -97,9 +93,6 @@ def map_users_of(pid: int, own: int, users: SlotUsers) -> None:
     """Map this user to 0 and `users` to 1 and above in the user namespace that the process `pid` has just created.
 
     With `newuidmap` this process becomes that program, whose exit status shows the result.
-
-    Raises:
-        OSError: the kernel refuses, or the program is missing.
     """
     if users.newuidmap is not None:
         numbers = (pid, 0, own, 1, 1, users.first, users.count)

@@ -179,11 +179,7 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
 
 
 def landlock_abi() -> int:
-    """Return the kernel's version of Landlock.
-
-    Raises:
-        OSError: the kernel has no Landlock.
-    """
+    """Return the kernel's version of Landlock, which older ones lack."""
     return _checked(_libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1), "landlock")
 
 

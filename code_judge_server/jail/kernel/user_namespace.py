@@ -10,11 +10,7 @@ USER_INSIDE = 1000
 
 
 def enter_user_namespace(*, as_user: int = 0) -> None:
-    """Get every right in a new user namespace, in which this user is the only one, with the id `as_user`.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Get every right in a new user namespace, in which this user is the only one, with the id `as_user`."""
     uid, gid = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     _write("uid_map", f"{as_user} {uid} 1")

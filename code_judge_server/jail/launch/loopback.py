@@ -25,11 +25,7 @@ _SETTINGS = {
 
 
 def bring_up() -> None:
-    """Bring up the loopback interface of this process's network namespace.
-
-    Raises:
-        OSError: the kernel refuses; the interface stays down then.
-    """
+    """Bring up the loopback interface of this process's network namespace; if the kernel refuses, it stays down."""
     for name, value in _SETTINGS.items():
         with open(f"/proc/sys/net/ipv4/{name}", "w") as setting:
             setting.write(value)

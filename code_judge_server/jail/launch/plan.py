@@ -9,7 +9,7 @@ from pathlib import Path
 
 from code_judge_server.jail.kernel import jail_root, seccomp_filter
 from code_judge_server.jail.kernel.cgroups import Cgroups, make_cgroups
-from code_judge_server.jail.kernel.work_root import make_work_root
+from code_judge_server.jail.kernel.folder_lock import make_work_root
 from code_judge_server.jail.kernel.slot_users import SlotUsers, first_user_of_any
 from code_judge_server.jail.native import compiled
 from code_judge_server.jail.protocol import Message

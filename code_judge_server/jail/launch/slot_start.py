@@ -4,17 +4,15 @@ import contextlib
 import os
 import socket
 
-from code_judge_server.jail import protocol
 from code_judge_server.jail.kernel import landlock, syscalls
 from code_judge_server.jail.kernel.user_namespace import USER_INSIDE, become_slot_user, enter_user_namespace
 from code_judge_server.jail.launch import loopback
 from code_judge_server.jail.launch.machine import Machine
-from code_judge_server.jail.python import execution
 from code_judge_server.jail.slot import folder_enclosure
 from code_judge_server.jail.slot.confinement import Confinement
 from code_judge_server.jail.slot.enclosure import NamespaceEnclosure
 from code_judge_server.jail.slot.inits import Inits
-from code_judge_server.jail.slot.job_start import JobStart
+from code_judge_server.jail.slot.job_start import JobMaker, JobStart
 from code_judge_server.jail.slot.slot import Slot
 from code_judge_server.jail.slot.slot_cgroup import SlotCgroup
 from code_judge_server.sandbox.thread_priority import request_short_slices
@@ -22,42 +20,8 @@ from code_judge_server.sandbox.thread_priority import request_short_slices
 _OOM_SCORE_ADJ = "-900"
 
 
-class CompiledJobMaker:
-    """A `slot.JobMaker`."""
-
-    def __init__(self, job_start: JobStart, enclosure: NamespaceEnclosure, confinement: Confinement) -> None:
-        """Make jobs from the snapshot of `job_start`; forks of this process then lack most of its memory.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
-        self._enclosure = enclosure
-        self._confinement = confinement
-        self._job_start = job_start
-        job_start.keep_memory_from_forks()
-        self.whole_forks = job_start.whole_forks
-
-    def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
-        """See `slot.JobMaker`."""
-        return self._job_start.fork(
-            init=self._enclosure.init_fd,
-            ruleset=self._confinement.ruleset(),
-            uid=self._confinement.uid,
-            oom_score_adj=oom_score_adj,
-            descriptors=descriptors,
-            report=report,
-            sizes=job["files"],
-            limits=self._confinement.rlimits(job["limits"]),
-            arguments=execution.encode(job["argv"], interpret=job["interpret"]),
-        )
-
-
 def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | None, number: int, preload: str) -> Slot:
-    """Make this process slot `number` of a preload set; jobs arrive on the socket `server`.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Make this process slot `number` of a preload set; jobs arrive on the socket `server`."""
     uid = machine.uids[number] if machine.uids is not None else None
     cgroup = SlotCgroup(machine.cgroup_version, machine.cgroups[number]) if machine.cgroup_version else None
     if machine.work_folder is not None:
@@ -82,7 +46,7 @@ def open_slot(server: socket.socket, machine: Machine, job_start: JobStart | Non
     confinement.bind_slot(machine.seccomp)
     syscalls.die_with_parent()  # last: a change of user or group clears it
     enclosure = NamespaceEnclosure(helper)
-    maker = None if job_start is None else CompiledJobMaker(job_start, enclosure, confinement)
+    maker = None if job_start is None else JobMaker(job_start, enclosure, confinement)
     return Slot(server, enclosure, confinement, cgroup, helper=helper.fileno(), maker=maker)
 
 

@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define SLICE_NS 100000  // the shortest slice that Linux gives
-#define MEMINFO_MAX_BYTES 1024  // as in proc_files.py
+#define MEMINFO_MAX_BYTES 1024  // as in jail_root.py
 
 static int slot;  // the socket
 static char **shown;  // folders below /tmp that every job sees in its own /tmp, then a null

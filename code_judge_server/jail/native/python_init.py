@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from code_judge_server.jail.kernel import syscalls
-from code_judge_server.jail.kernel.proc_files import CPUINFO, MEMINFO_MAX_BYTES
+from code_judge_server.jail.kernel.jail_root import CPUINFO, MEMINFO_MAX_BYTES
 
 _REAPED_AT_ONCE = 64
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV

@@ -10,12 +10,7 @@ _CANNOT_EXECUTE = 126
 
 
 def run(argv: list[str], *, interpret: bool) -> NoReturn:
-    """Become the command `argv`.
-
-    Args:
-        argv: Arguments as for execve.
-        interpret: The command is `python main.py ...`, and this interpreter runs the script; see `python_main.run`.
-    """
+    """Become the command `argv`, or, to `interpret` `python main.py ...`, run its script in this interpreter."""
     if interpret:
         python_main.run(argv)
     execute(argv)

@@ -34,11 +34,7 @@ class Room:
 
 
 class PyplotFinder:
-    """Finds `matplotlib.pyplot` as usual, and replaces its function `show`.
-
-    Args:
-        show: The replacement.
-    """
+    """Finds `matplotlib.pyplot` as usual, and replaces its function `show`."""
 
     def __init__(self, show: Callable[[], None]) -> None:
         self._show = show

@@ -14,11 +14,8 @@ flush = methodcaller("flush")
 
 
 def report(error: BaseException | None, stack: Stack) -> int:
-    """Print the exception that ended a program, if any, and return the exit code.
-
-    Args:
-        error: The exception, without our frames in its traceback, and no longer being handled.
-        stack: The stack of this thread.
+    """Print the exception that ended a program, if any, and return the exit code. The exception is no longer being handled, and
+    its traceback has no frames of ours.
     """
     for name in _STREAMS:
         stream = sys.__dict__.get(name)

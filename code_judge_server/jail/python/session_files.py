@@ -13,10 +13,6 @@ _FOLDER = "/sandbox"
 def write_files(contents: int, sizes: list[int]) -> list[str]:
     """Write the files in `contents`, which are followed by their names, below the session's folder.
 
-    Args:
-        contents: A memfd; the names of its files are followed by those of the files to collect.
-        sizes: Sizes of the files.
-
     Returns:
         The names of the files to collect.
 

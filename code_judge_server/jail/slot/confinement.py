@@ -63,16 +63,10 @@ class Confinement:
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
     def bind_slot(self, seccomp: bytes | None) -> None:
-        """Put on the restrictions that this process and all of its jobs share.
-
-        The filter is among them where possible, although it lets a slot join namespaces and create Landlock rules: a job has no
-        right to do the first and no use for the second. Putting it on takes longer than everything else.
-
-        Args:
-            seccomp: The filter, as BPF instructions; None: each job puts on one, as the slot needs calls that it forbids.
-
-        Raises:
-            OSError: the kernel refuses.
+        """Put on the restrictions that this process and all of its jobs share, and the filter `seccomp` if it is given. It lets
+        a slot join namespaces and create Landlock rules: a job has no right to do the first and no use for the second. A slot
+        that needs calls that the filter forbids leaves it to each job, although putting it on takes longer than everything
+        else.
         """
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -6,8 +6,7 @@ import signal
 from typing import Protocol
 
 from code_judge_server.jail.kernel import syscalls
-from code_judge_server.jail.kernel.jail_root import WORK_FOLDER
-from code_judge_server.jail.kernel.proc_files import meminfo
+from code_judge_server.jail.kernel.jail_root import WORK_FOLDER, meminfo
 from code_judge_server.jail.slot import inits
 from code_judge_server.jail.slot.inits import Inits
 

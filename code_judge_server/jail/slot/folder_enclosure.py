@@ -16,11 +16,7 @@ class FolderEnclosure:
     reaping_interval_ms: int | None = 50
 
     def __init__(self, slot_folder: str, *, uid: int | None) -> None:
-        """Use `slot_folder`, which belongs to this slot alone; its parent must exist.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Use `slot_folder`, which belongs to this slot alone; its parent must exist."""
         self.folder = f"{slot_folder}/job"
         """Folder of the current job, created for each."""
         self._slot_folder = slot_folder

@@ -45,9 +45,6 @@ class Inits:
             binary: Descriptor of the compiled helper; None: a fork of this process is the helper.
             uid: Owner of the jobs' folders.
             shown_in_tmp: Folders below /tmp that every job sees in its own /tmp.
-
-        Raises:
-            OSError: it cannot be started.
         """
         self._uid = uid
         self._own_inodes = _OWN_INODES + sum(path.count("/") for path in shown_in_tmp)
@@ -68,7 +65,7 @@ class Inits:
 
         Args:
             disk_bytes: Quota of the job's files.
-            meminfo: Content of its `/proc/meminfo`, at most `proc_files.MEMINFO_MAX_BYTES`.
+            meminfo: Content of its `/proc/meminfo`, at most `jail_root.MEMINFO_MAX_BYTES`.
             proc_is_writable: See `Enclosure.open`.
 
         Raises:

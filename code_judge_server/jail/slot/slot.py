@@ -11,35 +11,16 @@ import resource
 import select
 import socket
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn, Protocol
+from contextlib import nullcontext
+from typing import NoReturn
 
 from code_judge_server.jail import protocol
 from code_judge_server.jail.python import execution, python_main
 from code_judge_server.jail.slot import work_files
 from code_judge_server.jail.slot.confinement import Confinement
 from code_judge_server.jail.slot.enclosure import Enclosure, EnclosureError
+from code_judge_server.jail.slot.job_start import JobMaker
 from code_judge_server.jail.slot.slot_cgroup import SlotCgroup
-
-
-class JobMaker(Protocol):
-    """A faster way to make jobs than a fork of the slot."""
-
-    def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
-        """Start a job in the open enclosure; return its process id, -1 if it cannot be forked.
-
-        Args:
-            job: The server's message.
-            descriptors: Descriptors of the message.
-            report: File that receives the reason if the job cannot be created.
-            oom_score_adj: OOM score adjustment of the job.
-        """
-        ...
-
-    def whole_forks(self) -> AbstractContextManager[None]:
-        """Make forks of the slot inside the context have all of its memory."""
-        ...
-
 
 _REPORT_BYTES = 4096
 _OOM_SCORE_ADJ = 1000
@@ -72,15 +53,8 @@ class Slot:
         helper: int | None,
         maker: JobMaker | None,
     ) -> None:
-        """Keep the parts.
-
-        Args:
-            server: The socket on which jobs arrive.
-            enclosure: The enclosure of each job.
-            confinement: The restrictions of each job.
-            cgroup: The cgroup of this process, if it has its own.
-            helper: The descriptor that hangs up when the enclosure's helper dies.
-            maker: Makes the jobs; None: this class does, by forks of this process.
+        """Keep the parts; `helper` hangs up when the enclosure's helper dies, and without a `maker` jobs are forks of this
+        process.
         """
         self._server = server
         self._enclosure = enclosure

@@ -9,11 +9,7 @@ from code_judge_server.jail.kernel import syscalls
 
 
 def read_names(contents: int, sizes: list[int]) -> list[str]:
-    """Return the names that follow the files of these sizes in `contents`: their own, then those of the files to collect.
-
-    Raises:
-        OSError: `contents` is not valid.
-    """
+    """Return the names that follow the files of these sizes in `contents`: their own, then those of the files to collect."""
     start = sum(sizes)
     names = os.pread(contents, os.fstat(contents).st_size - start, start)
     return [name.decode() for name in names.split(b"\0")[:-1]]

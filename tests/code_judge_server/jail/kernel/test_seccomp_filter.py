@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from code_judge_server.jail.kernel import proc_files, seccomp_filter
+from code_judge_server.jail.kernel import jail_root, seccomp_filter
 from code_judge_server.jail.native import compiled
 from code_judge_server.jail.python import process_sharing
 
@@ -138,4 +138,4 @@ def test_a_region_of_semaphores_may_be_as_large_as_the_filter_lets_it_be() -> No
 
 def test_the_helper_has_room_for_as_much_meminfo_as_the_slot_sends() -> None:
     source = Path(compiled.__file__).with_name("namespace_init.c").read_text()
-    assert f"#define MEMINFO_MAX_BYTES {proc_files.MEMINFO_MAX_BYTES} " in source
+    assert f"#define MEMINFO_MAX_BYTES {jail_root.MEMINFO_MAX_BYTES} " in source
