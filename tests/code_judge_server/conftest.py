@@ -1,11 +1,12 @@
+import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
 from jail_tiers import JUDGES
 from judge_in_process import JudgeInProcess, judge_in_process
-from judge_process import WITHOUT_MODULES, JudgeProcess, running_judge
+from judge_process import JudgeProcess, running_judge
 from session_client import Session
 
 
@@ -40,15 +41,27 @@ def fresh_judge(used_judge: JudgeInProcess) -> JudgeInProcess:
     return used_judge
 
 
+@pytest.fixture(scope="session")
+def judges_of_tiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], JudgeProcess]]:
+    """Judges of `JUDGES`, each started when a test first asks for it, and kept for those of other files."""
+    judges: dict[str, JudgeProcess] = {}
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str) -> JudgeProcess:
+            if name not in judges:
+                tier, _, user = name.partition(" of ")
+                folder = tmp_path_factory.mktemp("judge")
+                settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", "--max-sessions", "0"]
+                server = running_judge(folder, *settings, isolation=tier, ordinary_user=user == "a user")
+                judges[name] = stack.enter_context(server)
+            return judges[name]
+
+        yield start
+
+
 @pytest.fixture(scope="session", params=JUDGES)
-def judge_of_each_tier(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[JudgeProcess]:
+def judge_of_each_tier(request: pytest.FixtureRequest, judges_of_tiers: Callable[[str], JudgeProcess]) -> JudgeProcess:
     """Judges of each tier in turn, as root and as an ordinary user."""
-    tier, _, user = request.param.partition(" of ")
-    if user == "root" and os.getuid() != 0:
+    if request.param.endswith(" of root") and os.getuid() != 0:
         pytest.skip("the tests do not run as root")
-    folder = tmp_path_factory.mktemp("judge")
-    settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", *WITHOUT_MODULES]
-    with running_judge(folder, *settings, isolation=tier, ordinary_user=user == "a user") as server:
-        yield server
+    return judges_of_tiers(request.param)

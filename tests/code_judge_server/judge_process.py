@@ -61,9 +61,17 @@ def running_judge(
     environment: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
     stderr_to: Path | None = None,
+    with_modules: bool = False,
 ) -> Iterator[JudgeProcess]:
-    """Start a judge on a free port, with its files in `folder`; kill it at the end."""
+    """Start a judge on a free port, with its files in `folder`; kill it at the end.
+
+    Unless it is `with_modules`, its warm interpreters import nothing, and it starts in half the time.
+    """
     tier = ["--require-isolation", isolation, "--use-isolation", isolation]
+    if isolation == "D":
+        tier.append("--no-fast-path")  # there it would be compiled in vain
+    elif not with_modules and "--preloads" not in arguments:
+        tier += WITHOUT_MODULES
     command = [*COMMAND, "--port", "0", *tier, "--work-dir", str(folder), *arguments]
     if ordinary_user:
         command = as_ordinary_user(command, folder=folder, may_set_uid=may_set_uid)

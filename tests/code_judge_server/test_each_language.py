@@ -39,7 +39,7 @@ def _rust_outside_of_home() -> dict[str, Any]:
     return {"languages": {"rust": changed}, "read_only_paths": [Path(sysroot)]}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[STRONGEST, "B", "C", "D"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=dict.fromkeys([STRONGEST, "B", "C", "D"]))
 async def judge(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> AsyncIterator[JudgeInProcess]:
@@ -141,6 +141,7 @@ async def test_a_program_may_have_threads(judge: JudgeInProcess, require: Callab
     assert (verdict.status, verdict.stdout, verdict.stderr) == ("accepted", "4950\n", "")
 
 
+@pytest.mark.parametrize("judge", dict.fromkeys([STRONGEST, "B"]), indirect=True)
 async def test_java_has_the_heap_that_its_memory_limit_allows(
     judge: JudgeInProcess, require: Callable[[str], None]
 ) -> None:
@@ -161,6 +162,7 @@ async def test_java_has_the_heap_that_its_memory_limit_allows(
     assert "OutOfMemoryError" in verdict.stderr
 
 
+@pytest.mark.parametrize("judge", [STRONGEST, "D"], indirect=True)
 async def test_pytest_runs_the_tests_of_a_file(judge: JudgeInProcess) -> None:
     code = "import helper\ndef test_right(): assert helper.f(1) == 2\ndef test_wrong(): assert helper.f(1) == {}\n"
     files = {"helper.py": "ZGVmIGYobik6IHJldHVybiBuICsgMQo="}
@@ -185,6 +187,7 @@ async def test_the_code_is_a_file_of_tests(judge: JudgeInProcess, require: Calla
     ), verdict
 
 
+@pytest.mark.parametrize("judge", [STRONGEST, "C"], indirect=True)
 @pytest.mark.parametrize(
     ("language", "code", "options", "output"),
     [
@@ -217,6 +220,7 @@ async def test_options_reach_the_compiler(
     assert (verdict.status, verdict.stdout.strip()) == ("accepted", output)
 
 
+@pytest.mark.parametrize("judge", [STRONGEST], indirect=True)
 async def test_options_distinguish_compilations(judge: JudgeInProcess) -> None:
     code = '#include <stdio.h>\nint main(void) { printf("%d", N); }'
     for number in (1, 2):

@@ -39,7 +39,10 @@ def process_of(judge: LocalJudge) -> psutil.Process:
     return psutil.Process(judge._process.pid)
 
 
-async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
+async def test_a_local_judge_takes_the_limits_of_the_run_and_none_of_another_judge_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CODE_JUDGE_MAX_MEMORY_MB", "nonsense")
     with LocalJudge(SECTION) as judge:
         url = f"http://{judge.host}:{judge.port}"
         client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
@@ -51,20 +54,6 @@ async def test_a_local_judge_takes_the_limits_of_the_run() -> None:
         verdict = await client.run("import time; time.sleep(30)", deadline=Deadline.after(60))
         assert verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED
         await client.aclose()
-
-
-def test_it_stops_at_the_end_even_if_the_run_fails() -> None:
-    judge = LocalJudge(SECTION)
-    with contextlib.suppress(KeyError), judge:
-        assert is_listening(judge.host, judge.port)
-        raise KeyError
-    assert not is_listening(judge.host, judge.port)
-
-
-def test_settings_of_another_judge_in_the_environment_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CODE_JUDGE_MAX_MEMORY_MB", "nonsense")
-    with LocalJudge(SECTION) as judge:
-        assert is_listening(judge.host, judge.port)
 
 
 def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to_name() -> None:
@@ -85,8 +74,9 @@ def test_a_tier_that_the_machine_cannot_give_is_a_config_error_that_says_what_to
     assert "`judge.min_isolation` is `A`; set it to a weaker tier to allow that" in said
 
 
-async def test_a_judge_with_a_token_asks_for_it() -> None:
-    with LocalJudge(SECTION, host="127.0.0.5", token="s3cret") as judge:
+async def test_a_judge_with_a_token_asks_for_it_and_stops_at_the_end_even_if_the_run_fails() -> None:
+    judge = LocalJudge(SECTION, host="127.0.0.5", token="s3cret")
+    with contextlib.suppress(KeyError), judge:
         assert judge.host == "127.0.0.5"
         for token, refused in (("s3cret", False), ("wrong", True)):
             client = JudgeClient([judge.url], token=token, concurrency=1, batch_size=1, batch_timeout_s=30.0)
@@ -94,6 +84,9 @@ async def test_a_judge_with_a_token_asks_for_it() -> None:
             with pytest.raises(JudgeUnavailableError, match="token_env") if refused else contextlib.nullcontext():
                 await client.check(timeout_s=60)
             await client.aclose()
+        assert is_listening(judge.host, judge.port)
+        raise KeyError
+    assert not is_listening(judge.host, judge.port)
 
 
 def test_a_setting_that_the_judge_refuses_is_a_config_error_with_its_words() -> None:

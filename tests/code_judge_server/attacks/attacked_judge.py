@@ -20,7 +20,7 @@ from ordinary_user import user_id
 
 HONEST_PROGRAM = """
 # {canary} {nonce}
-import builtins, glob, hashlib, json, os, re, resource, signal, socket, subprocess, sys, time
+import builtins, json, os, re, resource, signal, socket, subprocess, sys, time
 def listed(path):
     try:
         return sorted(os.listdir(path))
@@ -28,7 +28,7 @@ def listed(path):
         return error.strerror
 VARYING = (resource.RLIMIT_CPU, resource.RLIMIT_NPROC)  # in tier C the second is on top of what runs besides
 given = sys.stdin.read()
-print("given", given.split()[0], hashlib.sha256(given.encode()).hexdigest())
+print("given", given.split()[0], len(given), hash(given))
 seen = str((sorted(os.environ.items()), sys.path, sys.flags, sys.getrecursionlimit(), sys.getswitchinterval()))
 print("sees", seen.replace(os.getcwd(), "here"))
 print("folders", listed("."), [listed(path) for path in ("/tmp", "/dev/shm")])
@@ -47,7 +47,6 @@ for folder in (os.getcwd(), "/tmp", "/dev/shm"):
     time.sleep(0.02)
     assert open(path).read() == given
 print("child", subprocess.run(["/bin/sh", "-c", "echo $((6 * 7))"], capture_output=True, text=True).stdout)
-sum(range(200_000))
 """
 """Prints its view of the world, which must be the same before, beside and after each attack."""
 
@@ -65,6 +64,8 @@ class AttackedJudge:
     around: Surroundings
     canary: str
     """Secret word in the honest program's source, input, output and expected output."""
+    warm: tuple[str, ...]
+    """Modules that its warm interpreters have imported."""
     honest_output: str = ""
     processes: Counter[str] = field(default_factory=Counter)
     """Processes of the judge when no program runs."""
@@ -90,9 +91,10 @@ class AttackedJudge:
         self.processes = processes_of(self.server.process.pid)
 
     def use_every_slot(self) -> None:
-        """Run programs with and without numpy in both slots, after which every dead part has been rebuilt."""
-        for modules in ("time", "time, numpy"):
-            programs = [{"id": secrets.token_hex(8), "code": f"import {modules}\ntime.sleep(0.1)"} for _ in range(2)]
+        """Run programs of every warm interpreter in both slots, after which every dead part has been rebuilt."""
+        for module in ("sys", *self.warm):
+            code = f"import time, {module}\ntime.sleep(0.1)"
+            programs = [{"id": secrets.token_hex(8), "code": code} for _ in range(2)]
             verdicts = self.server.judge_batch(programs)
             assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
@@ -146,7 +148,7 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
             "--max-memory-mb",
             "1024",
             "--compile-time-s",
-            "3",
+            "2",
             "--max-wall-time-s",
             "60",
         ]
@@ -158,10 +160,12 @@ def attacked_judge(folder: Path, *settings: str, isolation: str, ordinary_user: 
             ordinary_user=ordinary_user,
             environment={"CODE_JUDGE_TOKEN": around.canary},
             headers=headers,
+            with_modules=True,
         ) as server:
             health = server.http.get("/v1/health").json()
             around.aim_at(server_pid=server.process.pid, url=server.url, isolated=health["isolation"] in ("A", "B"))
-            yield AttackedJudge(server=server, around=around, canary=new_canary())
+            warm = () if "--preloads" in settings else ("numpy",)
+            yield AttackedJudge(server=server, around=around, canary=new_canary(), warm=warm)
 
 
 @contextmanager

@@ -46,8 +46,8 @@ def submission(attacked: AttackedJudge, conversation: Conversation) -> dict[str,
 
 
 def assert_others_talk(attacked: AttackedJudge) -> None:
-    verdicts = attacked.server.judge_batch([submission(attacked, HONEST) for _ in range(3)])
-    assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 3, verdicts
+    verdicts = attacked.server.judge_batch([submission(attacked, HONEST) for _ in range(2)])  # in all four slots
+    assert [verdict["status"] for verdict in verdicts] == ["accepted"] * 2, verdicts
 
 
 @pytest.mark.parametrize(

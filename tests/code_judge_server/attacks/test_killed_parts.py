@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=["root", "ordinary_user"])
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJudge]:
-    with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param)) as judge:
+    with judge_under_attack(request.param, tmp_path_factory.mktemp(request.param), *WITHOUT_MODULES) as judge:
         yield judge
 
 

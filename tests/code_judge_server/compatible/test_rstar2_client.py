@@ -16,7 +16,8 @@ TIME = r"\nexecution time: \d+\.\d\ds"
 def warm_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     settings = ["--num-slots", "2", "--max-sessions", "0", "--max-cpu-time-s", "4", "--max-batch-items", "16"]
     settings += ["--queue-capacity", "24"]  # fewer places than calls: those that find none wait
-    with running_judge(tmp_path_factory.mktemp("judge"), *settings, isolation=NAMESPACE_TIERS[0]) as judge:
+    folder = tmp_path_factory.mktemp("judge")
+    with running_judge(folder, *settings, isolation=NAMESPACE_TIERS[0], with_modules=True) as judge:
         yield judge
 
 

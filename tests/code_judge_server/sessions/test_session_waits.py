@@ -12,7 +12,7 @@ from session_judge import TIERS_AND_USERS, session_judge
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
-    with session_judge(TIERS_AND_USERS[0], tmp_path_factory.mktemp("sessions"), "--session-idle-s", "3") as server:
+    with session_judge(TIERS_AND_USERS[0], tmp_path_factory.mktemp("sessions"), "--session-idle-s", "1.5") as server:
         yield server
 
 
@@ -26,25 +26,25 @@ def running_cell(judge: JudgeProcess, session: Session, code: str) -> tuple[thre
 
 
 def test_the_deadline_of_a_cell_runs_while_it_waits_for_the_one_before(judge: JudgeProcess, session: Session) -> None:
-    thread, results = running_cell(judge, session, "import time; time.sleep(4)")
+    thread, results = running_cell(judge, session, "import time; time.sleep(2)")
     late = session.cell("1", deadline_s=0.3)
     assert not results
     assert late["status"] == "queue_timeout"
-    assert 0.299 <= late["queue_time_s"] < 4  # the loop's timers count whole milliseconds
+    assert 0.299 <= late["queue_time_s"] < 2  # the loop's timers count whole milliseconds
     thread.join()
 
 
 def test_the_time_that_a_cell_waits_for_the_one_before_is_queue_time(judge: JudgeProcess, session: Session) -> None:
-    thread, _ = running_cell(judge, session, "import time; time.sleep(3)")
+    thread, _ = running_cell(judge, session, "import time; time.sleep(1.5)")
     waited = session.cell("1")
     assert waited["status"] == "accepted"
-    assert waited["queue_time_s"] > 0.4
+    assert waited["queue_time_s"] > 0.2
     thread.join()
 
 
 def test_a_session_does_not_expire_while_a_cell_runs(judge: JudgeProcess, session: Session) -> None:
     start = session.cell("x = 1")["snapshot"]
-    thread, results = running_cell(judge, session, "import time; time.sleep(5); print('done')")
+    thread, results = running_cell(judge, session, "import time; time.sleep(2.5); print('done')")
     assert session.http.post(f"{session.path}/rollback", json={"snapshot": start}).status_code == 200
     assert session.cell("1", deadline_s=0.2)["status"] == "queue_timeout"
     thread.join()

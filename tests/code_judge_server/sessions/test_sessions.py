@@ -204,9 +204,9 @@ def _close_all(judge: JudgeProcess) -> int:
 
 
 def test_an_unused_session_is_closed(tmp_path: Path):
-    with running_judge(tmp_path, *LIMITS, "--session-idle-s", "3", "--max-sessions", "1", isolation="B") as server:
+    with running_judge(tmp_path, *LIMITS, "--session-idle-s", "1.5", "--max-sessions", "1", isolation="B") as server:
         session = Session(server)
-        session.cell("import time; time.sleep(3.5)")  # this is use
+        session.cell("import time; time.sleep(2)")  # this is use
         assert session.value("1") == "1"
         wait_until(lambda: session.http.get(session.path).status_code == 404)
         wait_until(lambda: server.http.post("/v1/sessions", json={}).status_code == 200)

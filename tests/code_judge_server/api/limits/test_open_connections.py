@@ -107,7 +107,7 @@ def test_half_sent_heads_do_not_block_right_verdicts(tmp_path: Path) -> None:
         idle, busy = (stack.enter_context(closing(http.client.HTTPConnection(*address, timeout=100))) for _ in range(2))
         assert verdict_over(idle, "print(1)")["stdout"] == "1\n"
         own_socket = idle.sock
-        answer = pool.submit(verdict_over, busy, "import time; time.sleep(3); print('patient')")
+        answer = pool.submit(verdict_over, busy, "import time; time.sleep(2); print('patient')")
         judge.wait_until_running()
         for _ in range(2 * DESCRIPTORS):
             half = stack.enter_context(closing(socket.create_connection(address, timeout=100)))
