@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,12 +19,11 @@ from pydantic import ValidationError
 from pydantic_settings import CliApp, SettingsError
 
 from code_judge_server import __version__
-from code_judge_server.api.start_page import start_page
 from code_judge_server.app import create_app
 from code_judge_server.sandbox.executor import Executor
-from code_judge_server.schemas import IsolationTier
+from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.serving import JudgeServer, TooFewDescriptorsError, most_connections
-from code_judge_server.settings import Settings, unknown_variables
+from code_judge_server.settings import MIB, Settings, unknown_variables
 from code_judge_server.settings_table import settings_table
 from code_judge_server.tier_choice import IsolationRefusedError, choose_executor
 
@@ -31,6 +31,12 @@ logger = logging.getLogger("code_judge_server")
 
 _EXIT_REFUSED = 2
 _FORCED_EXIT_AFTER_S = 5.0
+_MEANING = {
+    IsolationTier.A: "namespaces and cgroups",
+    IsolationTier.B: "user namespaces, no cgroup",
+    IsolationTier.C: "Landlock, seccomp and rlimits, no namespaces",
+    IsolationTier.D: "none: programs have this server's rights",
+}
 _OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -127,11 +133,43 @@ def _announce(settings: Settings, executor: Executor, address: tuple[Any, ...]) 
         )
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     url = f"http://{host}:{address[1]}"
-    sys.stdout.write(start_page(settings, executor, url))
+    sys.stdout.write(_start_page(settings, executor, url))
     sys.stdout.flush()
     tier = str(executor.tier)
     extra = {"address": url, "isolation": tier, "num_slots": settings.slot_count, "version": __version__}
     logger.info("started: %s, isolation tier %s, %d slots", url, tier, settings.slot_count, extra=extra)
+
+
+def _start_page(settings: Settings, executor: Executor, address: str) -> str:
+    """Return the lines for an operator; the first is `listening on ADDRESS`, which parent processes read."""
+    rows = [
+        ("isolation", f"tier {executor.tier}: {_MEANING[executor.tier]}; memory: {executor.memory_enforcement}"),
+        *(("", _canary(canary)) for canary in executor.canaries),
+        ("slots", f"{settings.slot_count}, and {settings.spare_slot_count} for while others sleep"),
+        ("preloads", ", ".join(_preload(name, modules) for name, modules in executor.preloads.items()) or "none"),
+        ("limits", _limits(settings)),
+    ]
+    return "\n".join([f"listening on {address}", *(f"  {name:<10} {text}".rstrip() for name, text in rows)]) + "\n"
+
+
+def _canary(canary: Canary) -> str:
+    text = f"{'passed' if canary.passed else 'FAILED'}  {canary.name}"
+    return f"{text}: {canary.detail}" if canary.detail else text
+
+
+def _preload(name: str, modules: Sequence[str]) -> str:
+    return f"{name} ({' '.join(modules)})" if modules else name
+
+
+def _limits(settings: Settings) -> str:
+    most = settings.max_limits
+    assert most.memory_bytes is not None
+    assert most.output_bytes is not None
+    assert most.disk_bytes is not None
+    return (
+        f"cpu {most.cpu_time_s:g} s, wall {most.wall_time_s:g} s, memory {most.memory_bytes / MIB:g} MiB, "
+        f"output {most.output_bytes / MIB:g} MiB, disk {most.disk_bytes / MIB:g} MiB, {most.max_tasks} tasks"
+    )
 
 
 def _stop_at_end_of_stdin(server: JudgeServer) -> None:

@@ -40,7 +40,7 @@ from benchmarks.judge.resources import (
 from benchmarks.judge.servers import Server
 from benchmarks.judge.session_traffic import drive_sessions
 from benchmarks.judge.traffic import KEEP_ALIVE_S, Gate, Tally, drive
-from code_judge_server.sandbox.process_tree import become_subreaper
+from code_judge_server.jail.kernel.orphans import adopt
 
 _NUM_CLIENTS = 4
 _NUM_QUIET_POINTS = 60
@@ -173,7 +173,7 @@ def faults_found(
 
 async def soak(seconds: float) -> tuple[report.Row, list[str]]:
     """Start our judge, load it, kill its parts, stop it; print and return the figures and the faults."""
-    become_subreaper()  # to adopt the judge's orphans
+    adopt()  # to adopt the judge's orphans
     tally, killed, refused = Tally(), collections.Counter[str](), collections.Counter[int]()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         # A small cache is full after the warm-up, and does not look like growth.

@@ -15,9 +15,13 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from code_judge_server.api.http_errors import RejectedError, rejection, wrong_fields_error
-from code_judge_server.api.limits.json_bounds import MANY_SUBMISSIONS, ONE_SUBMISSION, refuse_costly_json
+from code_judge_server.api.limits.json_bounds import (
+    MANY_SUBMISSIONS,
+    ONE_SUBMISSION,
+    refuse_costly_json,
+    validated_by_items,
+)
 from code_judge_server.api.limits.sent_replies import HeldReply, hold_until_sent
-from code_judge_server.api.limits.validation_by_items import validated_by_items
 from code_judge_server.metrics import Metrics
 from code_judge_server.settings import is_loopback
 

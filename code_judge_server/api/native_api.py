@@ -12,6 +12,7 @@ from code_judge_server.api.verdict_replies import NDJSON, BatchReply, SingleRepl
 from code_judge_server.languages import LanguageRules, wrong_fields
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.idempotency import content_keys
+from code_judge_server.queueing.pending_batch import PendingBatch
 from code_judge_server.queueing.queue import SubmissionQueue
 from code_judge_server.schemas import (
     FieldError,
@@ -66,6 +67,12 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
     def answers(content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
         return {200: content, **DOCUMENTED_REFUSALS}
 
+    async def enqueue(batch: SubmissionBatch, request: Request) -> PendingBatch:
+        refuse_wrong_submissions(batch.submissions, languages, where="submissions")
+        client = client_of(request.scope)
+        keys = await content_keys(client, batch.submissions)
+        return queue.enqueue(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s)
+
     @router.post("/submissions", responses=answers({"model": Verdict}), **document)
     async def judge_one(submission: SubmissionRequest, request: Request) -> Response:
         """Judge one submission."""
@@ -77,20 +84,14 @@ def submission_router(settings: Settings, queue: SubmissionQueue, languages: Map
     @router.post("/submissions/batch", responses=answers({"model": VerdictBatch}), **document)
     async def judge_batch(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions; the verdicts come in the same order."""
-        refuse_wrong_submissions(batch.submissions, languages, where="submissions")
-        client = client_of(request.scope)
-        keys = await content_keys(client, batch.submissions)
-        return BatchReply(queue.enqueue(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
+        return BatchReply(await enqueue(batch, request))
 
     stream = {"description": "One `Verdict` a line", "content": {NDJSON: {"schema": {"type": "string"}}}}
 
     @router.post("/submissions/stream", responses=answers(stream), response_class=_NdjsonResponse, **document)
     async def judge_stream(batch: batch_model, request: Request) -> Response:  # pyright: ignore[reportInvalidTypeForm] (made above)
         """Judge many submissions; each verdict comes on its own line as soon as it is ready."""
-        refuse_wrong_submissions(batch.submissions, languages, where="submissions")
-        client = client_of(request.scope)
-        keys = await content_keys(client, batch.submissions)
-        return StreamReply(queue.enqueue(batch.submissions, client=client, keys=keys, deadline_s=batch.deadline_s))
+        return StreamReply(await enqueue(batch, request))
 
     return router
 

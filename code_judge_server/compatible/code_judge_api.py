@@ -84,26 +84,16 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
     async def judge_one(submission: CodeJudgeSubmission, request: Request) -> CodeJudgeJudgement:
         return (await judge.results([submission], request, patient=False))[0]
 
-    @router.post("/run/batch")
-    async def run_batch(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        results = await judge.results(batch.submissions, request, patient=False)
-        return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
+    def add_batches(path: str, *, patient: bool) -> None:
+        async def results(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
+            results = await judge.results(batch.submissions, request, patient=patient)
+            return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
 
-    @router.post("/judge/batch")
-    async def judge_batch(batch: batch_model, request: Request) -> CodeJudgeJudgementBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        results = await judge.results(batch.submissions, request, patient=False)
-        return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
+        router.post(f"/run/{path}")(results)
+        router.post(f"/judge/{path}", response_model=CodeJudgeJudgementBatch)(results)
 
-    @router.post("/run/long-batch")
-    async def run_long_batch(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        results = await judge.results(batch.submissions, request, patient=True)
-        return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
-
-    @router.post("/judge/long-batch")
-    async def judge_long_batch(batch: batch_model, request: Request) -> CodeJudgeJudgementBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
-        results = await judge.results(batch.submissions, request, patient=True)
-        return CodeJudgeJudgementBatch(sub_id=batch.sub_id or _new_id(), results=list(results))
-
+    add_batches("batch", patient=False)
+    add_batches("long-batch", patient=True)
     return router
 
 

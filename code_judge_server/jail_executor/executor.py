@@ -18,9 +18,9 @@ from code_judge_server.jail_executor.sealed_files import SealedInput, connected_
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
 from code_judge_server.preload_sets import BARE
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, ExecutorLoad, Job, Outcome
 from code_judge_server.sandbox.job_pairs import PipeEnds, take_two
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,8 @@ _PAUSE = 4
 """Pause after a count, in units of its duration: a job keeps the server busy for at most a fifth of a core."""
 
 
-class Count(Protocol):
-    """A function of `process_tree`."""
-
-    def __call__(self, pids: list[int], *, enough: int) -> int:
-        """Return the bytes of `pids`, or of the first of them that exceed `enough`."""
-        ...
+Count = Callable[..., int]
+"""A function of `process_tree`: takes processes and `enough`, and gives their bytes, or those of the first that exceed it."""
 
 
 class MemoryCounts:
@@ -33,47 +30,35 @@ class MemoryCounts:
         self._count = count
         self._pause_s = pause_s
         self._latest = 0
-        self._running: _Running | None = None
+        self._running: Future[int] | None = None
+        self._took_s = 0.0
         self._next_at = 0.0
 
     def latest(self, pids: list[int], *, enough: int) -> int:
-        """Return the result of the last count, 0 at first, and start to count `pids` if a count is due; it stops at `enough`
-        bytes.
+        """Return the result of the last count, 0 at first, and start to count `pids`, up to `enough` bytes, if that is due.
 
         Raises:
             OSError: the processes could not be read.
         """
         now = time.monotonic()
-        if self._running is not None and self._running.ended:
+        if self._running is not None and self._running.done():
             self._latest = self._running.result()
-            self._next_at = now + max(self._pause_s, _PAUSE * self._running.took_s)
+            self._next_at = now + max(self._pause_s, _PAUSE * self._took_s)
             self._running = None
         if self._running is None and now >= self._next_at:
-            self._running = _Running(self._count, pids, enough)
+            running = self._running = Future()
+            threading.Thread(target=self._run, args=(running, pids, enough), name="memory counts", daemon=True).start()
         return self._latest
 
-
-class _Running:
-    def __init__(self, count: Count, pids: list[int], enough: int) -> None:
-        self.ended = False
-        self.took_s = 0.0
-        self._bytes = 0
-        self._error: OSError | None = None
-        threading.Thread(target=self._run, args=(count, pids, enough), name="memory counts", daemon=True).start()
-
-    def result(self) -> int:
-        if self._error is not None:
-            raise self._error
-        return self._bytes
-
-    def _run(self, count: Count, pids: list[int], enough: int) -> None:
+    def _run(self, running: "Future[int]", pids: list[int], enough: int) -> None:
         began_at = time.monotonic()
         try:
-            self._bytes = count(pids, enough=enough)
+            num_bytes = self._count(pids, enough=enough)
         except OSError as error:
-            self._error = error
-        self.took_s = time.monotonic() - began_at
-        self.ended = True
+            running.set_exception(error)
+            return
+        self._took_s = time.monotonic() - began_at
+        running.set_result(num_bytes)
 
 
 _Process = tuple[int, int]

@@ -10,9 +10,9 @@ from code_judge_server.jail.protocol import Message
 from code_judge_server.jail_executor.messages import Ended, JailDiedError
 from code_judge_server.jail_executor.meters import Meter
 from code_judge_server.jail_executor.sealed_files import SealedInput
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, Outcome
 from code_judge_server.sandbox.job_pairs import PipeEnds, bytes_in_pipe
+from code_judge_server.sandbox.outcome import Ending
 
 _READ_BYTES = 65536
 """Size of a pipe, so that one read mostly empties it."""
@@ -114,6 +114,7 @@ class RunningJob:
         self._sampled_cpu_time_s = 0.0
         self._deadline = self._started_at + job.limits.wall_time_s
         self.look_at = min(self._started_at + FIRST_LOOK_S, self._deadline)
+        """Time of the next `look`, by `time.monotonic`; it happens at the first tick of the `Watch` after it."""
 
     @property
     def is_asleep(self) -> bool:

@@ -2,25 +2,10 @@
 
 import asyncio
 import time
-from typing import Protocol
+
+from code_judge_server.jail_executor.running_job import RunningJob
 
 _TICK_S = 0.02
-
-
-class Watched(Protocol):
-    """A job that must be sampled from time to time."""
-
-    look_at: float
-    """Time of the next `look`, by `time.monotonic`; it happens at the first tick after it."""
-
-    @property
-    def is_asleep(self) -> bool:
-        """True if it has used hardly any CPU for a while, and does not wait for a core; only `look` changes that."""
-        ...
-
-    def look(self, now: float) -> None:
-        """Sample, and set `look_at` to a time after `now`."""
-        ...
 
 
 class Watch:
@@ -33,16 +18,16 @@ class Watch:
         self.num_asleep = 0
         """Number of its jobs that are asleep."""
         self._loop = loop
-        self._watched: set[Watched] = set()
+        self._watched: set[RunningJob] = set()
         self._tick: asyncio.Handle | None = None
 
-    def add(self, watched: Watched) -> None:
+    def add(self, watched: RunningJob) -> None:
         """Watch a job until it is removed."""
         self._watched.add(watched)
         if self._tick is None:
             self._tick = self._loop.call_later(_TICK_S, self._look_around)
 
-    def remove(self, watched: Watched) -> None:
+    def remove(self, watched: RunningJob) -> None:
         """Stop watching a job."""
         if watched in self._watched:
             self._watched.remove(watched)

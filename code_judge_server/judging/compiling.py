@@ -11,8 +11,8 @@ from code_judge_server.judging.precompiled_header import PrecompiledHeader
 from code_judge_server.judging.preload_choice import choose_preload, shadows_modules
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules, PrecompiledHeaderRules, command_for
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, Job, JobLimits, Outcome
+from code_judge_server.sandbox.outcome import Ending
 
 _ASLEEP_BELOW_CPU_SHARE = 0.01
 """A compiler ended by the wall clock with less CPU than this share waited because of its source, not because of the machine."""

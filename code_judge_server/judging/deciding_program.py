@@ -8,8 +8,8 @@ from code_judge_server.judging.compiling import Program
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import command_for
 from code_judge_server.limits import with_room_for
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, Job, JobLimits, Outcome
+from code_judge_server.sandbox.outcome import Ending
 
 FILE_NAMES = ("input.txt", "output.txt", "expected.txt")
 _ACCEPTS, _REFUSES = 0, 1

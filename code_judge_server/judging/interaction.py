@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from code_judge_server.judging.deciding_program import DecidingProgram, Decision
 from code_judge_server.judging.run_results import end_of, status_of
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, Job, Outcome
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import VerdictStatus
 
 _LEFT_ALONE = re.compile(rb"^(?:EOFError|BrokenPipeError|ConnectionResetError)\b", re.MULTILINE)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import LanguageRules
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, ExecutorError, Job, JobLimits
+from code_judge_server.sandbox.outcome import Ending
 
 _LIST_UNSEEN = 'for program do [ -x "$program" ] || echo "$program"; done'
 _SHOWN_BYTES = 300

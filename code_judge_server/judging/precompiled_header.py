@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from code_judge_server.judging.run_results import end_of
 from code_judge_server.languages import PrecompiledHeaderRules
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, ExecutorError, Job, JobLimits
+from code_judge_server.sandbox.outcome import Ending
 
 logger = logging.getLogger(__name__)
 

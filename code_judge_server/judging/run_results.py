@@ -3,8 +3,8 @@
 import signal
 from dataclasses import dataclass
 
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Outcome
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import RunResult, VerdictStatus
 
 _STATUS_OF_LIMIT = {

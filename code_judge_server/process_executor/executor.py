@@ -24,12 +24,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from code_judge_server.jail.kernel import orphans
 from code_judge_server.jail.kernel.slot_users import first_user_of_any
 from code_judge_server.process_executor import frames
 from code_judge_server.sandbox import process_tree, work_folder
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, ExecutorLoad, Job, Outcome, OutputName
 from code_judge_server.sandbox.job_pairs import take_two
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import Canary, IsolationTier
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class ProcessExecutor:
             ExecutorError: a slot does not start.
         """
         self._not_ours = set(process_tree.children(os.getpid()))
-        process_tree.become_subreaper()
+        orphans.adopt()
         self._folder = _make_temporary_folder(self._work_dir)
         first_uid = first_user_of_any(self._num_slots)
         slots = [_Slot(self._folder / f"slot-{number}", uid=first_uid + number) for number in range(self._num_slots)]

@@ -4,17 +4,18 @@ import contextlib
 import os
 import signal
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+from code_judge_server.jail.kernel import orphans
 from code_judge_server.process_executor import frames
-from code_judge_server.process_executor.program import CommandOutcome, run_command
+from code_judge_server.process_executor.program import run_command
 from code_judge_server.process_executor.program_user import ProgramUser, find_program_user
-from code_judge_server.process_executor.spawn import CommandLimits
 from code_judge_server.sandbox import process_tree, work_folder
 from code_judge_server.sandbox.job_pairs import PipeEnds
+from code_judge_server.sandbox.outcome import JobLimits, Outcome
 
 SHOWN_FOLDER = b"/sandbox"
 """Name of a program's folder in its output; the real name differs from run to run."""
@@ -33,7 +34,7 @@ def serve(control_fd: int, folder: str, uid: int) -> None:
     control.set_inheritable(False)
     if not process_tree.can_list_children():
         raise SystemExit("code judge: this kernel does not show the children of a process (CONFIG_PROC_CHILDREN)")
-    process_tree.become_subreaper()
+    orphans.adopt()
     _ensure_folders(folder)
     user = find_program_user(uid, folder)
     try:
@@ -76,7 +77,7 @@ def _run_job(
         with open(stdin, "wb", closefd=False) as file:
             file.write(blobs[0])
         os.lseek(stdin, 0, os.SEEK_SET)
-        limits = CommandLimits(**header["limits"])
+        limits = JobLimits(**header["limits"])
         live = None if not header["live"] else partial(_send_output, control, folder)
         partner = {
             name: os.open(path, (os.O_RDONLY if name == "stdin" else os.O_WRONLY) | os.O_CLOEXEC)
@@ -103,8 +104,9 @@ def _send_output(control: socket.socket, folder: str, name: str, content: bytes)
     control.sendall(frames.pack({"kind": "output", "name": name}, [content.replace(folder.encode(), SHOWN_FOLDER)]))
 
 
-def _pack_outcome(outcome: CommandOutcome, files: dict[str, bytes], *, files_cut: bool, folder: str) -> bytes:
-    header: dict[str, Any] = asdict(outcome) | {"files_cut": files_cut}
+def _pack_outcome(outcome: Outcome, files: dict[str, bytes], *, files_cut: bool, folder: str) -> bytes:
+    header: dict[str, Any] = asdict(replace(outcome, files_cut=files_cut))
+    del header["files"], header["ended_at"]
     streams = [header.pop(name).replace(folder.encode(), SHOWN_FOLDER) for name in ("stdout", "stderr")]
     return frames.pack({"kind": "outcome", "file_names": list(files), **header}, [*streams, *files.values()])
 

@@ -14,41 +14,21 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from code_judge_server.jail.kernel import orphans
 from code_judge_server.process_executor import frames
 from code_judge_server.process_executor.program_user import ProgramUser
-from code_judge_server.process_executor.spawn import CommandLimits, spawn
+from code_judge_server.process_executor.spawn import spawn
 from code_judge_server.sandbox import process_tree
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.job_pairs import PipeEnds, bytes_in_pipe
+from code_judge_server.sandbox.outcome import Ending, JobLimits, Outcome
 
 SAMPLE_INTERVAL_S = 0.02
 _READ_BYTES = 65536
 _LATENESS_S = 0.1
 """Delay with which this process may notice the end of a command on a busy machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandOutcome:
-    """End of a command, and its resources."""
-
-    ending: Ending
-    exit_code: int | None
-    """None if a signal ended the command."""
-    signal: int | None
-    stdout: bytes
-    """Output, at most `output_bytes`."""
-    stderr: bytes
-    stdout_cut: bool
-    """The output was longer than `output_bytes`."""
-    stderr_cut: bool
-    cpu_time_s: float
-    wall_time_s: float
-    peak_memory_bytes: int
-    stdin_left_bytes: int = 0
-    """Bytes of its partner that it had not read."""
 
 
 def run_command(
@@ -57,11 +37,11 @@ def run_command(
     folder: str,
     stdin: int,
     partner: PipeEnds | None = None,
-    limits: CommandLimits,
+    limits: JobLimits,
     control: socket.socket,
     on_output: Callable[[str, bytes], None] | None = None,
     user: ProgramUser | None = None,
-) -> CommandOutcome:
+) -> Outcome:
     """Run `argv` in `folder` until it ends, exceeds a limit, or a message arrives on `control`, which is consumed. The pipes of
     a `partner` stand in place of stdin and stdout, and are closed here; the outcome then has no stdout. `on_output` is called
     with `stdout` or `stderr` and a piece of that output.
@@ -100,7 +80,7 @@ class _Watch:
         process: subprocess.Popen[Any],
         stdout: int,
         stderr: int,
-        limits: CommandLimits,
+        limits: JobLimits,
         control: socket.socket,
         started_at: float,
         on_output: Callable[[str, bytes], None] | None,
@@ -117,7 +97,7 @@ class _Watch:
         self._reaped_cpu_s = 0.0
         self._peak_memory_bytes = 0
 
-    def outcome(self) -> CommandOutcome:
+    def outcome(self) -> Outcome:
         try:
             pidfd = os.pidfd_open(self._process.pid)
             try:
@@ -134,7 +114,7 @@ class _Watch:
         stdout, stderr = (bytes(output) for output in self._output.values())
         stdout_cut, stderr_cut = self._cut.values()
         exit_code = self._process.returncode
-        return CommandOutcome(
+        return Outcome(
             ending=ending,
             exit_code=exit_code if exit_code >= 0 else None,
             signal=-exit_code if exit_code < 0 else None,
@@ -224,7 +204,7 @@ class _Watch:
         if self._wait_status is None:  # otherwise another group may have its number
             process_tree.kill_group(self._process.pid)
         while self._reap():
-            process_tree.kill_descendants(os.getpid())
+            orphans.kill_below(os.getpid())
             process_tree.pause_for_exits()
 
     def _reap(self) -> bool:

@@ -1,18 +1,14 @@
 """The ordinary user of programs if the judge is root: as root, programs could kill every process of the machine."""
 
-import ctypes
 import os
 import sys
 from dataclasses import dataclass
 
-_PR_SET_SECUREBITS = 28
+from code_judge_server.jail.kernel import syscalls
+
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 """Flag with which a change of user drops no capabilities, and access(2) reports the real permissions."""
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _CAP_DAC_READ_SEARCH = 2
-_CAPABILITY_VERSION_3 = 0x20080522
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +24,10 @@ class ProgramUser:
         os.setgroups([])
         os.setresgid(self.uid, self.uid, self.uid)
         if self.may_read_all:
-            _checked(_libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0))
+            syscalls.prctl(syscalls.PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
         os.setresuid(self.uid, self.uid, self.uid)
         if self.may_read_all:
-            header, bit = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), 1 << _CAP_DAC_READ_SEARCH
-            _checked(_libc.capset(header, (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)))
-            _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0))
+            syscalls.keep_only_capability(_CAP_DAC_READ_SEARCH)
 
     def give(self, folder: str) -> None:
         """Make the user the owner of a folder and everything below it, which no other user has used yet."""
@@ -70,9 +64,3 @@ def _can_run_python(user: ProgramUser, folder: str) -> bool:
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
-
-
-def _checked(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

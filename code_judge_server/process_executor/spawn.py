@@ -12,28 +12,13 @@ import resource
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
 
+from code_judge_server.jail.kernel import syscalls
 from code_judge_server.process_executor.program_user import ProgramUser
-from code_judge_server.sandbox import process_tree
+from code_judge_server.sandbox.outcome import JobLimits
 
 _OPEN_FILES = 1024
 _STACK_BYTES = 8 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLimits:
-    """Resources that a command and everything it starts may use together."""
-
-    cpu_time_s: float
-    wall_time_s: float
-    memory_bytes: int
-    output_bytes: int
-    """Limit for stdout, and the same for stderr."""
-    max_tasks: int
-    """Processes and threads."""
-    disk_bytes: int
-    """Limit for each file."""
 
 
 def spawn(
@@ -43,7 +28,7 @@ def spawn(
     stdin: int,
     stdout: int,
     stderr: int,
-    limits: CommandLimits,
+    limits: JobLimits,
     user: ProgramUser | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `argv` in `folder` on these file descriptors, as this process's own user or as `user`."""
@@ -53,13 +38,13 @@ def spawn(
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | 0o222)  # it may open /dev/stdout, as any program may
 
     def prepare() -> None:
-        process_tree.forbid_new_privileges()
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)  # so that this process can always kill its children
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")  # when memory runs out the kernel kills this program, not the trainer beside it
         _set_rlimits(limits)
         if user is not None:
             user.become()
-        process_tree.die_with_parent()  # a change of user clears it
+        syscalls.die_with_parent()  # a change of user clears it
         if os.getppid() != slot_pid:
             os._exit(1)
 
@@ -75,7 +60,7 @@ def spawn(
     )
 
 
-def _set_rlimits(limits: CommandLimits) -> None:
+def _set_rlimits(limits: JobLimits) -> None:
     wanted = {
         resource.RLIMIT_CPU: math.ceil(limits.cpu_time_s) + 1,
         resource.RLIMIT_DATA: 2 * limits.memory_bytes + limits.max_tasks * _STACK_BYTES,

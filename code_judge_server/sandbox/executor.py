@@ -4,32 +4,16 @@ An executor knows nothing of verdicts, tests or languages: it takes a `Job` and 
 output and its use of resources. `jail_executor` serves tiers A to C, `process_executor` tier D.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from code_judge_server.sandbox.ending import Ending
+from code_judge_server.sandbox.outcome import JobLimits, Outcome
 from code_judge_server.schemas import Canary, IsolationTier
 
 
 class ExecutorError(Exception):
     """The executor failed, not the job; the outcome of the job is unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLimits:
-    """Resources that a job and everything it starts may use together."""
-
-    cpu_time_s: float
-    wall_time_s: float
-    memory_bytes: int
-    output_bytes: int
-    """Limit for stdout, and the same for stderr."""
-    max_tasks: int
-    """Processes and threads."""
-    disk_bytes: int
-    """Limit for files in the work folder, `/tmp` and `/dev/shm` together (tier D: for each file)."""
 
 
 OutputName = Literal["stdout", "stderr"]
@@ -72,33 +56,6 @@ class Job:
     """Called with the job's output while it runs, up to its output limit in all."""
     spent: Spent | None = None
     """Receives the CPU time of the job while it runs, where the executor can read it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """End of a job, as its parent saw it."""
-
-    ending: Ending
-    exit_code: int | None
-    """None if a signal ended the job."""
-    signal: int | None
-    stdout: bytes
-    """Output, at most `output_bytes`."""
-    stderr: bytes
-    stdout_cut: bool
-    """The job printed more than `output_bytes`."""
-    stderr_cut: bool
-    cpu_time_s: float
-    wall_time_s: float
-    peak_memory_bytes: int
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files of `collect` that exist."""
-    files_cut: bool = False
-    """Files were left out because of `collect_bytes`."""
-    stdin_left_bytes: int = 0
-    """Bytes sent by the partner in a pair of jobs that this job had not read at its end."""
-    ended_at: float = field(default_factory=time.monotonic)
-    """Time at which the end of the job was known, by `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ fork nor an ignored signal leaves the tree, so "no child is left" means "nothing
 """
 
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
@@ -13,11 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NO_NEW_PRIVS = 38
-
-_libc = ctypes.CDLL(None, use_errno=True)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BYTES_PER_MAPPING = 256
@@ -27,27 +21,6 @@ _MOST_MAPPINGS = 65530
 _PART_BYTES = 1 << 20
 _SHARED_ANONYMOUS = b" /dev/zero (deleted)"
 """End of the line of such a mapping in `/proc/PID/maps`; the line's inode is that of the region."""
-
-
-def become_subreaper() -> None:
-    """Adopt every descendant whose parent dies."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process as soon as the thread that forked it ends; survives `exec`."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def forbid_new_privileges() -> None:
-    """Make setuid programs run as ordinary ones, here and below, so that this process can always kill its children."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"prctl({option}): {os.strerror(errno)}")
 
 
 def can_list_children() -> bool:
@@ -75,17 +48,6 @@ def descendants(pid: int, *, at_most: int) -> list[int]:
             break
         pids.extend(children(descendant))
     return pids[:at_most]
-
-
-def kill_descendants(pid: int) -> None:
-    """Send SIGKILL to everything below `pid`; each process gets it before its children are listed, so that it forks no more.
-
-    Forks made meanwhile are handed to the subreaper above: call it until no child is left.
-    """
-    doomed = children(pid)
-    for descendant in doomed:  # grows while it is walked
-        kill(descendant)
-        doomed.extend(children(descendant))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,6 +132,7 @@ class SessionManager:
                 limits=limits,
                 max_snapshots=self._settings.max_snapshots,
                 max_chars=self._settings.max_reply_chars,
+                max_collect_bytes=self._settings.max_collect_mb * MIB,
             )
             death: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
             sampled = jail.memory_enforcement == "sampled"
@@ -187,7 +188,6 @@ class SessionManager:
             limits=limits,
             executor=self._executor,
             max_chars=self._settings.max_reply_chars,
-            max_collect_bytes=self._settings.max_collect_mb * MIB,
         )
         subject = Submission(id=session.id, language="python", code=cell.code)
         async with self._in_use(session):

@@ -3,34 +3,19 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from code_judge_server.jail_executor.meters import Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.jail_executor.running_job import OutputStream
 from code_judge_server.jail_executor.sealed_files import seal, with_names
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import JobLimits, Outcome, Spent
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.sessions.cell_report import CellReport, read_files, read_report
+from code_judge_server.sessions.schemas import CellRequest
 
 SAMPLE_INTERVAL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellInput:
-    """A client's request to run one cell."""
-
-    code: str
-    stdin: str = ""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """Files written before it runs."""
-    collect: Sequence[str] = ()
-    """Paths of files to bring back."""
-    collect_bytes: int = 0
-    """Size of all collected files together."""
-    keep_on_error: bool = False
-    """Keep a snapshot even if the cell raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +32,10 @@ class RunningCell:
     def __init__(
         self,
         slot: PrivateSlot,
-        cell: CellInput,
+        cell: CellRequest,
         limits: JobLimits,
         *,
+        collect_bytes: int,
         max_chars: int,
         has_ended: Callable[[], bool],
         kill: Callable[[], None],
@@ -59,6 +45,7 @@ class RunningCell:
         """Reason for which it was told to end, if it was."""
         self._slot = slot
         self._cell = cell
+        self._collect_bytes = collect_bytes
         self._limits = limits
         self._max_chars = max_chars
         self._has_ended = has_ended
@@ -119,7 +106,7 @@ class RunningCell:
         usage = self._usage()  # a cell that ended before the first sample has at least left its snapshot
         cpu_time_s = self._cpu_time_s(usage)
         report = read_report(self._result, max_chars=self._max_chars)
-        files, files_cut = read_files(self._collected, report, self._cell.collect, max_bytes=self._cell.collect_bytes)
+        files, files_cut = read_files(self._collected, report, self._cell.collect, max_bytes=self._collect_bytes)
         stdout, stderr = self._streams
         ending = self.ending or Ending.EXITED
         if ending is Ending.EXITED and (stdout.cut or stderr.cut):

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from code_judge_server.jail_executor.messages import Ready
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, JobLimits, Spent
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.sessions.idle_watch import IdleWatch
-from code_judge_server.sessions.running_cell import CellEnd, CellInput, RunningCell
+from code_judge_server.sessions.running_cell import CellEnd, RunningCell
+from code_judge_server.sessions.schemas import CellRequest
 from code_judge_server.sessions.session_job import CellEnded, SessionJob
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,9 @@ class SessionDiedError(Exception):
 class Session:
     """A namespace that cells change one after the other; see `SessionPhase` for its life."""
 
-    def __init__(self, session_id: str, *, limits: JobLimits, max_snapshots: int, max_chars: int) -> None:
+    def __init__(
+        self, session_id: str, *, limits: JobLimits, max_snapshots: int, max_chars: int, max_collect_bytes: int = 0
+    ) -> None:
         self.id = session_id
         self.limits = limits
         self.current = 0
@@ -51,6 +54,7 @@ class Session:
         """Held by the caller that runs a cell, or waits to."""
         self._max_snapshots = max_snapshots
         self._max_chars = max_chars
+        self._max_collect_bytes = max_collect_bytes
         self._num_cells = 0
         self._job: SessionJob | None = None
         self._slot: PrivateSlot | None = None
@@ -103,7 +107,7 @@ class Session:
             why = str(error) or f"no answer within {_START_TIMEOUT_S:g} s"
             raise ExecutorError(f"session: it does not start: {why}") from error
 
-    async def run(self, cell: CellInput, *, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
+    async def run(self, cell: CellRequest, *, start: int, limits: JobLimits, spent: Spent | None = None) -> CellEnd:
         """Run one cell to its end, from the snapshot `start`; cancelling the call kills the cell, and still waits for its end.
 
         Raises:
@@ -120,18 +124,20 @@ class Session:
                 if self._idle is not None and self.alive:
                     self._idle.start()
 
-    async def _run(self, request: CellInput, *, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
+    async def _run(self, request: CellRequest, *, start: int, limits: JobLimits, spent: Spent) -> CellEnd:
         if start not in self.snapshots:
             raise NoSnapshotError(f"snapshot: {start} is not among {self.snapshots} of session `{self.id}`")
         if self._job is None or self._slot is None or not self._job.alive:
             raise SessionDiedError(f"session `{self.id}`: it is closed")
         job = self._job
+        collect_bytes = self._max_collect_bytes if request.collect else 0
         self._num_cells += 1
         reply = self._expect(self._num_cells)
         cell = RunningCell(
             self._slot,
             request,
             limits,
+            collect_bytes=collect_bytes,
             max_chars=self._max_chars,
             has_ended=reply.done,
             kill=lambda: self._kill_cell(job, reply),
@@ -145,7 +151,7 @@ class Session:
             "max_chars": self._max_chars,
             "keep_on_error": request.keep_on_error,
             "files": [len(content) for content in request.files.values()],
-            "collect_bytes": request.collect_bytes,
+            "collect_bytes": collect_bytes,
         }
         try:
             cell.send(lambda descriptors: job.send(message, descriptors))

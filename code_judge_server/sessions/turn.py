@@ -2,11 +2,10 @@
 
 from code_judge_server.judging.run_results import run_result, status_of
 from code_judge_server.limits import as_limits
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Executor, JobLimits, Outcome, Spent
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 from code_judge_server.sessions.cell_report import CellReport
-from code_judge_server.sessions.running_cell import CellInput
 from code_judge_server.sessions.schemas import CellRequest, CellResult
 from code_judge_server.sessions.session import CellRefusedError, NoSnapshotError, Session, SessionDiedError
 
@@ -22,14 +21,12 @@ class Turn:
         limits: JobLimits,
         executor: Executor,
         max_chars: int,
-        max_collect_bytes: int,
     ) -> None:
         self._session = session
         self._cell = cell
         self._limits = limits
         self._executor = executor
         self._max_chars = max_chars
-        self._max_collect_bytes = max_collect_bytes
         self._report = CellReport()
         self._refusal: NoSnapshotError | None = None
 
@@ -38,7 +35,7 @@ class Turn:
         status: VerdictStatus | None = None
         start = self._session.current if self._cell.from_snapshot is None else self._cell.from_snapshot
         try:
-            end = await self._session.run(self._input(), start=start, limits=self._limits, spent=spent)
+            end = await self._session.run(self._cell, start=start, limits=self._limits, spent=spent)
             outcome, self._report = end.outcome, end.report
         except SessionDiedError as error:
             outcome = _end_of_a_session(error)
@@ -57,17 +54,6 @@ class Turn:
             limits=as_limits(self._limits),
             isolation=self._executor.tier,
             memory_enforcement=self._executor.memory_enforcement,
-        )
-
-    def _input(self) -> CellInput:
-        cell = self._cell
-        return CellInput(
-            code=cell.code,
-            stdin=cell.stdin,
-            files=cell.files,
-            collect=cell.collect,
-            collect_bytes=self._max_collect_bytes if cell.collect else 0,
-            keep_on_error=cell.keep_on_error,
         )
 
     def result(self, verdict: Verdict) -> CellResult:
@@ -94,15 +80,5 @@ class Turn:
 
 
 def _end_of_a_session(error: CellRefusedError | NoSnapshotError | SessionDiedError) -> Outcome:
-    return Outcome(
-        ending=error.ending if isinstance(error, SessionDiedError) else Ending.EXITED,
-        exit_code=None,
-        signal=None,
-        stdout=b"",
-        stderr=str(error).encode(),
-        stdout_cut=False,
-        stderr_cut=False,
-        cpu_time_s=0.0,
-        wall_time_s=0.0,
-        peak_memory_bytes=0,
-    )
+    ending = error.ending if isinstance(error, SessionDiedError) else Ending.EXITED
+    return Outcome(ending=ending, stderr=str(error).encode())

@@ -9,8 +9,8 @@ from code_judge_server.judging.judge import create_judge
 from code_judge_server.languages import offered_languages
 from code_judge_server.metrics import Metrics
 from code_judge_server.queueing.queue import SubmissionQueue
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, ExecutorLoad, Job, Outcome
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import Canary, IsolationTier, Submission
 from code_judge_server.settings import Settings
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from code_judge_server import __main__ as command_line
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorLoad, Job, Outcome
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import Canary, IsolationTier
 from code_judge_server.settings import Settings
 

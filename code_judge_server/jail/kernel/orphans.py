@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import NoReturn
 
 from code_judge_server.jail.kernel import syscalls
+from code_judge_server.sandbox.process_tree import children
 
 _PAUSE_S = 0.001
 
@@ -26,19 +27,19 @@ def kill_below(pid: int, *, keep: Collection[int] = ()) -> None:
     """Kill everything below `pid` except its children `keep`; each process is killed before its children are listed, so that
     it forks no more.
     """
-    doomed = [child for child in _children(pid) if child not in keep]
+    doomed = [child for child in children(pid) if child not in keep]
     for descendant in doomed:  # grows while it is walked
         try:
             os.kill(descendant, signal.SIGKILL)
         except ProcessLookupError:
             continue
-        doomed.extend(_children(descendant))
+        doomed.extend(children(descendant))
 
 
 def end_all(keep: Collection[int] = ()) -> float:
     """Kill everything below this process except its children `keep`, wait until it is gone, and return its CPU time in s."""
     cpu_time_s = 0.0
-    while doomed := [pid for pid in _children(os.getpid()) if pid not in keep]:
+    while doomed := [pid for pid in children(os.getpid()) if pid not in keep]:
         kill_below(os.getpid(), keep=keep)
         time.sleep(_PAUSE_S)
         for pid in doomed:
@@ -51,7 +52,7 @@ def end_all(keep: Collection[int] = ()) -> float:
 def reap(*, keep: Collection[int]) -> float:
     """Reap ended children of this process except `keep`; return their CPU time in s."""
     cpu_time_s = 0.0
-    for pid in _children(os.getpid()):
+    for pid in children(os.getpid()):
         if pid not in keep:
             with contextlib.suppress(ChildProcessError):
                 ended, _, usage = os.wait4(pid, os.WNOHANG)
@@ -63,15 +64,3 @@ def end_all_and_exit(*_: object) -> NoReturn:
     """Kill everything below this process, and exit; usable as a signal handler."""
     end_all()
     os._exit(0)
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children of all threads of a process; none if it has ended."""
-    pids: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as listing:
-                pids.extend(map(int, listing.read().split()))
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended meanwhile: its children fall to a subreaper, and are found there
-    return pids

@@ -36,6 +36,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
@@ -133,6 +134,14 @@ _no_capabilities = (ctypes.c_uint32 * 6)()
 def drop_capabilities() -> None:
     """Drop every capability of this process."""
     _checked(_libc.syscall(_SYS_CAPSET[_machine], _capability_header, _no_capabilities), "capset")
+
+
+def keep_only_capability(number: int) -> None:
+    """Keep one capability, of the first 32, and no other; programs executed by this process keep it too."""
+    bit = 1 << number
+    held = (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)  # as in `keep_capabilities_over_exec`
+    _checked(_libc.syscall(_SYS_CAPSET[_machine], _capability_header, held), "capset")
+    prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number)
 
 
 def keep_capabilities_over_exec() -> None:

@@ -25,8 +25,8 @@ from code_judge_server.jail.slot.slot import Slot as JailSlot
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.jail_executor.messages import JailDiedError
 from code_judge_server.jail_executor.slot import Slot
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import IsolationTier
 
 MANY_FOLDERS = """

@@ -24,8 +24,8 @@ from judge_process import until
 
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.sandbox import process_tree
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job
+from code_judge_server.sandbox.outcome import Ending
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -29,8 +29,8 @@ from code_judge_server.jail_executor import executor as executor_module
 from code_judge_server.jail_executor import running_job
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.sandbox import process_tree
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import IsolationTier
 
 

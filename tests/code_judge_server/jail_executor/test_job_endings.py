@@ -12,8 +12,8 @@ from executor_jobs import started_executor, tier_or_skip
 from jail_tiers import NAMESPACE_TIERS
 
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, JobLimits
+from code_judge_server.sandbox.outcome import Ending
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

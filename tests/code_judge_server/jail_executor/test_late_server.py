@@ -11,8 +11,8 @@ from executor_jobs import BEGUN, TIERS, num_begun, python, started_executor, tie
 from judge_in_process import judge_in_process
 
 from code_judge_server.jail_executor.executor import JailExecutor
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, Outcome
+from code_judge_server.sandbox.outcome import Ending
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,8 +14,8 @@ from executor_jobs import started_executor, tier_or_skip
 
 from code_judge_server.jail_executor.executor import JailExecutor
 from code_judge_server.jail_executor.meters import UnwaitedCpu
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, JobLimits
+from code_judge_server.sandbox.outcome import Ending
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

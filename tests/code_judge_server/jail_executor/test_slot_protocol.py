@@ -21,8 +21,8 @@ from code_judge_server.jail_executor.meters import OomKills, TreeMeter, Usage
 from code_judge_server.jail_executor.sealed_files import seal_input
 from code_judge_server.jail_executor.slot import Slot
 from code_judge_server.jail_executor.watch import Watch
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, Job
+from code_judge_server.sandbox.outcome import Ending
 
 
 @pytest.fixture

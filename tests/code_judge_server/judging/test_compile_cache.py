@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from code_judge_server.judging.compile_cache import Compilation, CompileCache
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import ExecutorError, Outcome
+from code_judge_server.sandbox.outcome import Ending
 
 
 def compilation(artifact: bytes | None = b"x", *, is_lasting: bool = True, stderr: bytes = b"") -> Compilation:

@@ -11,8 +11,8 @@ from scripted_executor import ScriptedExecutor
 from code_judge_server.judging.compile_cache import CompileCache
 from code_judge_server.judging.compiling import CompileError, Compiler
 from code_judge_server.languages import LanguageRules, offered_languages
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, JobLimits, Outcome
+from code_judge_server.sandbox.outcome import Ending
 from code_judge_server.schemas import VerdictStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from code_judge_server.process_executor.executor import ProcessExecutor
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import Job, JobLimits
+from code_judge_server.sandbox.outcome import Ending
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(

@@ -17,9 +17,9 @@ import pytest
 from code_judge_server.jail import protocol
 from code_judge_server.jail_executor.meters import PeakMemory, Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
-from code_judge_server.sandbox.ending import Ending
 from code_judge_server.sandbox.executor import JobLimits
-from code_judge_server.sessions.running_cell import CellInput
+from code_judge_server.sandbox.outcome import Ending
+from code_judge_server.sessions.schemas import CellRequest
 from code_judge_server.sessions.session import CellRefusedError, Session, SessionDiedError
 
 LIMITS = JobLimits(
@@ -67,7 +67,7 @@ class _PlayedSession:
         return message
 
     def cell(self, **limits: float) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.session.run(CellInput(code="1"), start=0, limits=replace(LIMITS, **limits)))
+        return asyncio.create_task(self.session.run(CellRequest(code="1"), start=0, limits=replace(LIMITS, **limits)))
 
 
 def _start_process() -> "subprocess.Popen[bytes]":

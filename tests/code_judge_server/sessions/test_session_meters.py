@@ -12,7 +12,8 @@ from code_judge_server.jail_executor.meters import PeakMemory, Usage
 from code_judge_server.jail_executor.private_slot import PrivateSlot
 from code_judge_server.sandbox.executor import JobLimits, Spent
 from code_judge_server.sessions.idle_watch import IdleWatch
-from code_judge_server.sessions.running_cell import CellInput, RunningCell
+from code_judge_server.sessions.running_cell import RunningCell
+from code_judge_server.sessions.schemas import CellRequest
 
 MIB = 1024 * 1024
 LIMITS = JobLimits(
@@ -57,7 +58,14 @@ def slot(meter: SlowMeter) -> Iterator[PrivateSlot]:
 async def test_a_cell_is_not_killed_for_the_usage_of_the_previous_one(slot: PrivateSlot, meter: SlowMeter) -> None:
     killed = asyncio.Event()
     cell = RunningCell(
-        slot, CellInput(code="1"), LIMITS, max_chars=10, has_ended=lambda: False, kill=killed.set, spent=Spent()
+        slot,
+        CellRequest(code="1"),
+        LIMITS,
+        collect_bytes=0,
+        max_chars=10,
+        has_ended=lambda: False,
+        kill=killed.set,
+        spent=Spent(),
     )
     cell.send(lambda _: None)
     try:

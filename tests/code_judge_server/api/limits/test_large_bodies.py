@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from scripted_executor import ScriptedExecutor, queue_on
 
 from code_judge_server.api.http_errors import install_error_handlers
-from code_judge_server.api.limits.validation_by_items import validated_by_items
+from code_judge_server.api.limits.json_bounds import validated_by_items
 from code_judge_server.api.native_api import submission_router
 from code_judge_server.compatible.code_judge_api import code_judge_router
 from code_judge_server.compatible.sandbox_fusion_api import sandbox_fusion_router
