@@ -30,7 +30,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the cause is a full disk; libraries wrap the error, and other processes send only its text."""
+    """Return True if the cause is a full disk; libraries wrap the error, and other processes send only its text."""
     if isinstance(error, BaseExceptionGroup):
         return any(is_full(member) for member in error.exceptions)
     full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -39,7 +39,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def _has_no_room(folder: Path) -> bool:
-    """Return whether the folder's disk is full, by a test write, which also detects quotas and missing inodes."""
+    # A test write also detects quotas and missing inodes.
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_PROBE_BYTES))

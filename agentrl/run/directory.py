@@ -28,7 +28,6 @@ from agentrl.observability.reports.text_curve import text_curve
 from agentrl.run.fingerprints import CODE, digest_of
 from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, changed_inputs, content_of, refuse_other_inputs
 from agentrl.run.resume_rules import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
-from agentrl.run.stages import references_of
 from agentrl.trajectories.store import TrajectoryStore
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class RunDirectory(ResumableFolder):
 
     def __init__(self, config: RunConfig) -> None:
         """Name the folder; `open` looks at it."""
-        super().__init__(config, num_steps=config.run.num_steps, references=references_of(config))
+        super().__init__(config, num_steps=config.run.num_steps)
         self.in_hand = self.path / "in_hand"
         """Folder for groups that are rolled out and not yet trained on, as files on their way from or to a checkpoint."""
         self._config = config

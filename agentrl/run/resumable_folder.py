@@ -24,8 +24,8 @@ from typing import Any
 import orjson
 import yaml
 
-from agentrl.checkpoints.object_store import check_url, refuse_file_in_the_way
-from agentrl.checkpoints.policy_folder import PolicyFolder
+from agentrl.checkpoints.atomic_folder import PolicyFolder
+from agentrl.checkpoints.object_store import check_url
 from agentrl.checkpoints.store import CheckpointStore, write_whole
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
@@ -44,25 +44,19 @@ _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.pa
 class ResumableFolder(ABC):
     """Base of every kind of run's folder; a subclass says which changes of the config prevent resuming."""
 
-    def __init__(
-        self, config: RunConfig | SftConfig, *, num_steps: int, references: Mapping[int, float] | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig | SftConfig, *, num_steps: int) -> None:
         """Name the folder; `open` looks at it.
 
         Args:
             config: the resolved config of the run.
             num_steps: updates after which the run is finished.
-            references: see `CheckpointStore`.
         """
         assert config.run.dir is not None  # the loader of the config has filled it
         self.path = Path(config.run.dir)
         if config.checkpoint.dir is None:
             # Else the message would name a key that nobody has set.
             check_url(str(self.path), key="run.dir")
-            refuse_file_in_the_way(self.path, key="run.dir")
-        self.checkpoints = CheckpointStore(
-            config.checkpoint.dir or str(self.path / "checkpoints"), references=references
-        )
+        self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
         self.policy = PolicyFolder(self.path / "policy")
         """The trained policy, once the run is finished."""
         self._settings = config
@@ -98,7 +92,6 @@ class ResumableFolder(ABC):
         self._lock()
         self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
         if trains and not self.has_all_steps:
-            self.policy.refuse_mount()
             self.refuse_lost_checkpoints()
             if not self._saved.is_file():
                 self._write_down()  # first: a folder with checkpoints but without a config is not recognised as a run's

@@ -5,7 +5,6 @@ before it ended with. So a change of stage is a resume, and nothing else has to 
 """
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,15 +73,6 @@ def stages_of(config: RunConfig) -> list[Stage]:
         )
         before = stage
     return stages
-
-
-def references_of(config: RunConfig) -> dict[int, float]:
-    """Return the steps whose checkpoints are references, each with the step from which on it is none any more.
-
-    Example: `{0: 30, 30: 38, 38: inf}`, where the second and the third stage begin with a new one; 0 is `model.path`.
-    """
-    stages = stages_of(config)
-    return {stage.reference_step: stage.end for stage in stages} | {stages[-1].reference_step: math.inf}
 
 
 def _files_of(stage: StageSection, config: RunConfig) -> list[str]:

@@ -57,7 +57,6 @@ async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]
         run.config.rollout,
         num_steps=run.config.run.num_steps,
         progress=run.progress,
-        # Where its stage began was not noted once; such a run goes on to name its steps as it did.
         first_step=run.plan.stage.start + 1,
         first_position=state.stage_position,
     ) as rollouts:

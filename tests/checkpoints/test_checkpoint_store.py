@@ -150,25 +150,6 @@ def test_an_older_run_that_still_lives_writes_nothing_more_that_counts(url: str,
     assert steps(newer) == [1, 2]
 
 
-def test_a_last_file_of_an_older_run_that_comes_late_does_not_count(url: str, monkeypatch: pytest.MonkeyPatch):
-    older, newer = CheckpointStore(url), CheckpointStore(url)
-    older.take_over()
-    older.begin(2)
-    write_now = older._write
-
-    def write_late(path: str, content: bytes) -> None:
-        newer.take_over()  # after `commit` has looked
-        newer.clear_leftovers()
-        newer.begin(2)
-        write_now(path, content)
-
-    monkeypatch.setattr(older, "_write", write_late)
-    older.commit(RunState(step=2))
-    assert steps(newer) == []
-    write(newer, 2)
-    assert steps(newer) == [2]
-
-
 def test_a_store_that_has_not_taken_over_writes_nothing_where_one_has(url: str):
     CheckpointStore(url).take_over()
     with pytest.raises(CheckpointError, match="another run has taken over"):

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.store import RunState
 from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig, RunSection
@@ -20,9 +19,8 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from agentrl.run.plan import Plan, Run, prepare
 from agentrl.run.stage_plans import plan_stage, stages_left
-from agentrl.run.stages import references_of, stages_of
+from agentrl.run.stages import stages_of
 from agentrl.run.training_step import restore
-from agentrl.runners.export import chosen_checkpoint
 from tests.summaries import SELECTION, short_summary
 
 THREE = (
@@ -176,51 +174,6 @@ async def test_the_removal_of_a_damaged_reference_is_not_advised(plan: Plan):
         f"checkpoint {url} is damaged: `.metadata` cannot be read (EOFError: Ran out of input), and holds the reference of"
     )
     assert "Remove" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["state.json", "writer"])
-def test_the_removal_of_a_damaged_reference_is_advised_only_where_the_run_can_resume_without_it(plan: Plan, name: str):
-    checkpoint(plan, 30, PassRates())
-    damaged = Path(plan.directory.checkpoints.url_of(30))
-    (damaged / name).write_bytes(b"{")
-    reads: list[Callable[[], object]] = [
-        lambda: plan_stage(plan, plan.stages[1]),
-        lambda: prepare(plan.loaded),
-        lambda: chosen_checkpoint(plan.directory.checkpoints, step=None, best=False),
-    ]
-    plan.directory.note_checkpoint(30)
-    plan.directory.close()
-    for read in reads:
-        with pytest.raises(DamagedCheckpointError, match=rf"^checkpoint {damaged} is damaged: `{name}`.*\. Remove"):
-            read()  # the steps that lead to it are made once more
-    checkpoint(plan, 33, PassRates())
-    for read in reads:
-        with pytest.raises(
-            DamagedCheckpointError, match=rf"^checkpoint {damaged} is damaged: `{name}`.*\. Put"
-        ) as refusal:
-            read()
-        assert "Remove" not in str(refusal.value)
-
-
-def test_a_checkpoint_is_missed_as_long_as_a_stage_has_it_for_its_reference():
-    kl = "algorithm.kl_coefficient=0.01"
-    assert references_of(config("run.num_steps=7")) == {0: math.inf}
-    assert references_of(config(THREE, kl)) == {0: 30, 30: math.inf}
-    assert references_of(config(THREE.replace("max_turns: 4", "update_reference: true"), kl)) == {
-        0: 30,
-        30: 38,
-        38: math.inf,
-    }
-
-
-def test_the_removal_of_what_is_no_reference_any_more_is_advised(tmp_path: Path):
-    store = CheckpointStore(str(tmp_path), references={30: 38, 38: math.inf})
-    for step in (30, 38):
-        store.begin(step)
-        store.commit(RunState(step=step))
-    (tmp_path / "step_000030" / "state.json").write_bytes(b"{")
-    with pytest.raises(DamagedCheckpointError, match=r"step_000030 is damaged.* Remove the whole folder"):
-        store.latest()
 
 
 @pytest.mark.parametrize("step", [30, 31, 37])

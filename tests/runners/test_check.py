@@ -269,7 +269,7 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
     assert f"run.dir: {tmp_path}/runs/new can be written" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run\.dir: .*/file/run cannot be used: .*/file is a file"):
+    with pytest.raises(ConfigError, match=r"run\.dir: .*/file/run cannot be used: Not a directory"):
         await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)
 
 
