@@ -246,10 +246,10 @@ def training_warnings(config: RunConfig) -> list[str]:
     """Return what is allowed in the config of a training run, and seldom meant.
 
     Raises:
-        ConfigError: a function of the user's own cannot serve; see `check_algorithm_functions`.
+        ConfigError: a function of the user's own cannot be used; see `check_algorithm_functions`.
     """
-    tried = check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
-    return [*config_warnings(config), *tried]
+    check_algorithm_functions(config.algorithm, has_critic=config.has_critic)
+    return config_warnings(config)
 
 
 @reported_exits()

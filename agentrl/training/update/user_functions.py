@@ -5,10 +5,9 @@ Letters in shapes: N scored tokens; G trajectories of one group.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from agentrl.algorithms.advantage import ADVANTAGES, AdvantageFunction
@@ -20,29 +19,26 @@ from agentrl.config.class_path import named
 from agentrl.errors import ConfigError
 
 
-class NotFiniteError(ConfigError):
-    """Nan or infinity returned for finite numbers."""
-
-
 def policy_loss(name: str) -> PolicyLossFunction:
     """Return the policy loss of a name or an import path; like all functions here, raises as `named` does.
 
     A custom function raises ConfigError if its result is invalid.
     """
-    function: PolicyLossFunction = named(name, POLICY_LOSSES, key="algorithm.policy_loss")
+    where = "algorithm.policy_loss"
+    function: PolicyLossFunction = named(name, POLICY_LOSSES, key=where)
     if name in POLICY_LOSSES:
         return function
-    result_of = _Results(key="algorithm.policy_loss", name=name)
+    where = f"`{where}`: `{name}`"
 
     def checked(
         logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, trajectory_N: Tensor, clip: ClipRange, /
     ) -> PolicyLoss:
-        loss = result_of.type(function(logprobs_N, old_logprobs_N, advantages_N, trajectory_N, clip), PolicyLoss)
+        loss = function(logprobs_N, old_logprobs_N, advantages_N, trajectory_N, clip)
+        _require_type(loss, PolicyLoss, where)
         for part in ("ratio_N", "clipped_low_N", "clipped_high_N", "clipped_dual_N"):
             if part != "clipped_dual_N" or loss.clipped_dual_N is not None:
-                result_of.shape(getattr(loss, part), logprobs_N, part)
-        result_of.differentiable(loss.loss_N, logprobs_N, "loss_N")
-        result_of.finite(loss.loss_N, (logprobs_N, old_logprobs_N, advantages_N), "loss_N")
+                _require_shape(getattr(loss, part), logprobs_N, f"{where} gave {part}")
+        _require_gradient(loss.loss_N, logprobs_N, f"{where} gave loss_N")
         return loss
 
     return checked
@@ -53,12 +49,10 @@ def aggregation(name: str) -> Aggregation:
     function: Aggregation = named(name, AGGREGATIONS, key="algorithm.aggregation")
     if name in AGGREGATIONS:
         return function
-    result_of = _Results(key="algorithm.aggregation", name=name)
 
     def checked(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
         weights_N = function(trajectory_N, mean_length=mean_length, max_length=max_length)
-        result_of.shape(weights_N, trajectory_N, "its result")
-        result_of.finite(weights_N, (), "its result")
+        _require_shape(weights_N, trajectory_N, f"`algorithm.aggregation`: `{name}` gave its result")
         return weights_N
 
     return checked
@@ -69,12 +63,10 @@ def kl_estimator(name: str) -> KlEstimator:
     function: KlEstimator = named(name, KL_ESTIMATORS, key="algorithm.kl_estimator")
     if name in KL_ESTIMATORS:
         return function
-    result_of = _Results(key="algorithm.kl_estimator", name=name)
 
     def checked(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
         kl_N = function(logprobs_N, other_logprobs_N)
-        result_of.differentiable(kl_N, logprobs_N, "its result")
-        result_of.finite(kl_N, (logprobs_N, other_logprobs_N), "its result")
+        _require_gradient(kl_N, logprobs_N, f"`algorithm.kl_estimator`: `{name}` gave its result")
         return kl_N
 
     return checked
@@ -82,81 +74,52 @@ def kl_estimator(name: str) -> KlEstimator:
 
 def advantage(name: str) -> AdvantageFunction | TokenAdvantage:
     """Return the estimator of advantages, per group or per token, of a name or an import path."""
-    key = "algorithm.advantage"
-    function: AdvantageFunction | TokenAdvantage = named(name, {**ADVANTAGES, **TOKEN_ADVANTAGES}, key=key)
-    if name in ADVANTAGES or name in TOKEN_ADVANTAGES:
+    built_in: dict[str, AdvantageFunction | TokenAdvantage] = {**ADVANTAGES, **TOKEN_ADVANTAGES}
+    function = named(name, built_in, key="algorithm.advantage")
+    where = f"`algorithm.advantage`: `{name}`"
+    if name in built_in:
         return function
-    result_of = _Results(key=key, name=name)
-    return (
-        _checked_tokens(function, result_of)
-        if isinstance(function, TokenAdvantage)
-        else _checked_groups(function, result_of)
-    )
+    if not isinstance(function, TokenAdvantage):
+        return _checked_groups(function, where)
+
+    def checked(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float) -> TokenCredit:
+        credit = function.estimate(rewards_N, values_N, discount=discount, gae_lambda=gae_lambda)
+        _require_type(credit, TokenCredit, where)
+        for part in ("advantages_N", "returns_N") if function.uses_values else ("advantages_N",):
+            _require_shape(getattr(credit, part), rewards_N, f"{where} gave {part}")
+        return credit
+
+    return replace(function, estimate=checked)
 
 
-def _checked_groups(function: AdvantageFunction, result_of: "_Results") -> AdvantageFunction:
+def _checked_groups(function: AdvantageFunction, where: str) -> AdvantageFunction:
     def checked(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
         result = function(groups, normalise_by_std=normalise_by_std)
         if not isinstance(result, list | tuple | Tensor) or len(result) != len(groups):
-            raise result_of.error(
-                f"gave {_described(result)}", f"a list with the advantages of each of {len(groups)} groups"
-            )
-        for number, (advantages_G, rewards_G) in enumerate(zip(result, groups, strict=True)):
-            result_of.shape(advantages_G, rewards_G, f"group {number}")
-            result_of.finite(advantages_G, (rewards_G,), f"group {number}")
+            raise ConfigError(f"{where} must give a list with the advantages of each of {len(groups)} groups")
+        for advantages_G, rewards_G in zip(result, groups, strict=True):
+            _require_shape(advantages_G, rewards_G, f"{where} gave a group")
         return list(result)
 
     return checked
 
 
-def _checked_tokens(estimator: TokenAdvantage, result_of: "_Results") -> TokenAdvantage:
-    def checked(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float) -> TokenCredit:
-        result = estimator.estimate(rewards_N, values_N, discount=discount, gae_lambda=gae_lambda)
-        credit = result_of.type(result, TokenCredit)
-        known = (rewards_N,) if values_N is None else (rewards_N, values_N)
-        for part in ("advantages_N", "returns_N") if estimator.uses_values else ("advantages_N",):
-            result_of.shape(getattr(credit, part), rewards_N, part)
-            result_of.finite(getattr(credit, part), known, part)
-        return credit
-
-    return TokenAdvantage(estimate=checked, uses_values=estimator.uses_values)
+def _require_type(value: object, wanted: type[Any], where: str) -> None:
+    if not isinstance(value, wanted):
+        raise ConfigError(
+            f"{where} gave a {type(value).__name__}; it must give a `{wanted.__module__}.{wanted.__name__}`"
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Results:
-    """Checks of a custom function's results."""
-
-    key: str
-    name: str
-
-    def error(self, problem: str, wanted: str, kind: type[ConfigError] = ConfigError) -> ConfigError:
-        """Return the error for a problem, with the requirement."""
-        return kind(f"`{self.key}`: `{self.name}` {problem}; it must give {wanted} (`docs/algorithms.md`)")
-
-    def type(self, value: Any, wanted: type[Any]) -> Any:
-        """Return `value`, or refuse it if it is no `wanted`."""
-        if not isinstance(value, wanted):
-            raise self.error(f"gave {_described(value)}", f"a `{wanted.__module__}.{wanted.__name__}`")
-        return value
-
-    def shape(self, value: Any, like: Tensor, part: str) -> None:
-        """Refuse anything but a tensor of the shape of `like`."""
-        if not isinstance(value, Tensor) or value.shape != like.shape:
-            raise self.error(f"gave {_described(value)} as {part}", f"a tensor of shape {list(like.shape)} there")
-
-    def differentiable(self, value: Any, logprobs_N: Tensor, part: str) -> None:
-        """Refuse also a tensor without a gradient, if the log-probabilities have one."""
-        self.shape(value, logprobs_N, part)
-        if logprobs_N.requires_grad and not value.requires_grad:
-            raise self.error(
-                f"gave {part} without a gradient", "what is made of `logprobs_N`, and not detached from them"
-            )
-
-    def finite(self, value: Tensor, inputs: Sequence[Tensor], part: str) -> None:
-        """Refuse nan and infinity, unless the inputs have some."""
-        if not torch.isfinite(value).all() and all(bool(torch.isfinite(tensor).all()) for tensor in inputs):
-            raise self.error(f"gave nan or infinity in {part}, of finite numbers", "finite ones", NotFiniteError)
+def _require_shape(value: Any, like: Tensor, where: str) -> None:
+    if not isinstance(value, Tensor) or value.shape != like.shape:
+        shown = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ConfigError(f"{where} as {shown}; it must be a tensor of shape {list(like.shape)} (`docs/algorithms.md`)")
 
 
-def _described(value: Any) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+def _require_gradient(value: Any, logprobs_N: Tensor, where: str) -> None:
+    _require_shape(value, logprobs_N, where)
+    if logprobs_N.requires_grad and not value.requires_grad:
+        raise ConfigError(
+            f"{where} without a gradient; compute it from `logprobs_N`, not detached (`docs/algorithms.md`)"
+        )

@@ -133,26 +133,18 @@ def test_trajectories_longer_than_the_context_are_refused_unless_it_is_scaled(tm
     ("key", "name", "message"),
     [
         ("policy_loss", "os.sep", r"`algorithm\.policy_loss` is `os\.sep`, which is no function"),
-        ("policy_loss", "os.fspath", r"`algorithm\.policy_loss` is `os\.fspath`, which cannot be called with 5 values"),
-        ("advantage", "os.getcwd", r"`algorithm\.advantage` is `os\.getcwd`, which cannot be called with 1 values"),
         ("aggregation", "os.sep", r"`algorithm\.aggregation` is `os\.sep`, which is no function"),
-        (
-            "aggregation",
-            "os.fspath",
-            r"`algorithm\.aggregation` is `os\.fspath`, .* called with 1 values, `mean_length=`, `max_length=`",
-        ),
         ("aggregation", "os.nowhere", r"`algorithm\.aggregation` is `os\.nowhere`: .* has no `nowhere`"),
         ("kl_estimator", "os.sep", r"`algorithm\.kl_estimator` is `os\.sep`, which is no function"),
-        ("kl_estimator", "os.fspath", r"`algorithm\.kl_estimator` is `os\.fspath`, .* called with 2 values"),
     ],
 )
-def test_what_an_update_could_not_call_is_refused(key: str, name: str, message: str):
+def test_what_is_no_function_is_refused(key: str, name: str, message: str):
     loaded = load_run_config(DEMO, ["algorithm.kl_coefficient=0.1", f"algorithm.{key}={name}"])
     with pytest.raises(ConfigError, match=message):
         training_warnings(loaded.config)
 
 
-def test_functions_of_the_right_signature_are_taken():
+def test_functions_by_their_import_path_are_accepted():
     own = {
         "policy_loss": "policy_loss.ppo_loss",
         "advantage": "advantage.grpo",
