@@ -1,8 +1,7 @@
 """Loading of a folder's language model, with all of its weights."""
 
-import re
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,25 +29,20 @@ def require_weights(
     """
     needed = "" if needs_head or model.base_model is model else f"{model.base_model_prefix}."
     missing = {name for name in loading_info["missing_keys"] if name.startswith(needed)}
-    if not missing:
-        _require_shapes({entry for entry in loading_info["mismatched_keys"] if entry[0].startswith(needed)}, where)
+    mismatched = {entry[0]: entry[1:] for entry in loading_info["mismatched_keys"] if entry[0].startswith(needed)}
+    if missing:
+        others = set(loading_info["unexpected_keys"])
+        instead = f", and has {named(others)}, which the model does not know" if others else ""
+        problem = f"has no weights {named(missing)}, which would be random numbers{instead}"
+    elif mismatched:
+        name = min(mismatched)
+        has, wanted = map(list, mismatched[name])
+        problem = f"has other shapes than its `config.json` says of {named(mismatched)}: {has} instead of {wanted}"
+    else:
         return
-    others = set(loading_info["unexpected_keys"])
-    instead = f", and has {named(others)}, which the model does not know" if others else ""
     raise ConfigError(
-        f"{where} has no weights {named(missing)}, which would be random numbers{instead}. Save the whole model with "
-        "`save_pretrained`, or correct its `config.json` (such as `tie_word_embeddings`), so that both are of one model"
-    )
-
-
-def _require_shapes(mismatched: Collection[tuple[str, Sequence[int], Sequence[int]]], where: str) -> None:
-    if not mismatched:
-        return
-    name, has, wanted = min(mismatched)
-    raise ConfigError(
-        f"{where} has other shapes than its `config.json` says of {named({entry[0] for entry in mismatched})}: {list(has)} "
-        f"instead of {list(wanted)} for `{name}`, of which a part (an expert, say) may be missing. Save the whole model with "
-        "`save_pretrained`, or correct its `config.json`, so that both are of one model"
+        f"{where} {problem}. Save the whole model with `save_pretrained`, or correct its `config.json` (such as "
+        "`tie_word_embeddings`), so that both are of one model"
     )
 
 
@@ -58,7 +52,12 @@ def named(names: Collection[str]) -> str:
     return first if len(names) <= _NUM_NAMED else f"{first} and {len(names) - _NUM_NAMED} more"
 
 
-_ARCHITECTURE = re.compile(r"configuration class <class '[\w.]*\.(\w+)Config'>")
+_EXPLANATIONS = {
+    "Unrecognized configuration class": "transformers has no such model of its architecture. Name a decoder, such as Qwen3",
+    "not recognize this architecture": "this version of transformers does not know its architecture. Use another model",
+    "custom code": "its architecture is code in that folder, which is never run. Use an architecture that transformers has",
+}
+"""Errors of transformers that are long or advise something impossible here, by a part of their text."""
 
 
 @contextmanager
@@ -80,44 +79,24 @@ def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iter
         raise
     except Exception as error:
         refuse_incomplete(error, f"`{key}`: {path}")
-        where = f"`{key}`: cannot load {kind} from {path}"
+        text = " ".join(str(error).split())
         if isinstance(error, KeyError) and error.args == (attention,):
-            raise ConfigError(
-                f"{where}: its architecture takes no other attention than its own ({error!r}); use another architecture"
-            ) from error
-        if "Unrecognized configuration class" in str(error):
-            architecture = _ARCHITECTURE.search(str(error))
-            raise ConfigError(
-                f"{where}: transformers has none of its architecture{f' (`{architecture[1]}`)' if architecture else ''}. "
-                "Name a folder of a decoder, such as Qwen3 or Llama"
-            ) from error
-        if "does not recognize this architecture" in str(error):
-            raise ConfigError(
-                f"{where}: this version of transformers does not know its architecture. Use another model, or a version that "
-                "knows it"
-            ) from error
-        if "custom code" in str(error):
-            raise ConfigError(
-                f"{where}: its architecture is code in that folder, which is never run (`trust_remote_code`). Use an "
-                "architecture that transformers has"
-            ) from error
-        needs_class = not isinstance(error, OSError | ValueError | RuntimeError)
-        message = f"{type(error).__name__}: " if needs_class else ""
-        message += " ".join(str(error).split())
-        raise ConfigError(
-            f"{where}: {message.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads"
-        ) from error
+            problem = f"its architecture takes no other attention than its own ({error!r}). Use another architecture"
+        else:
+            named_class = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
+            problem = next(
+                (explanation for part, explanation in _EXPLANATIONS.items() if part in text),
+                f"{named_class}{text.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads",
+            )
+        raise ConfigError(f"`{key}`: cannot load {kind} from {path}: {problem}") from error
 
 
 def refuse_incomplete(error: Exception, where: str) -> None:
-    """Refuse a folder if `error` is that transformers could not build weights of its tensors, such as stacked experts.
+    """Raise ConfigError if transformers could not build weights of the folder's tensors, such as stacked experts.
 
     Args:
         error: exception of transformers.
         where: config key and folder.
-
-    Raises:
-        ConfigError: it is; the error names the weights.
     """
     # Only the frame that raised it has their names.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)

@@ -55,14 +55,26 @@ def end_token_ids(model_path: str) -> frozenset[int]:
 
 
 def read_model_file(model_path: str, name: str) -> dict[str, Any]:
-    """Return a JSON file of a model, in its folder or on a hub; empty if it does not exist."""
+    """Return a JSON file of a model, in its folder or on a hub; empty if it does not exist.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
     file = Path(model_path, name)
     if not Path(model_path).is_dir():
         from transformers.utils.hub import cached_file
 
         cached = cached_file(model_path, name, _raise_exceptions_for_missing_entries=False)
         file = Path(cached or "")
-    return json.loads(file.read_text()) if file.is_file() else {}
+    try:
+        content = json.loads(file.read_text()) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path: {file} cannot be read as JSON: {error}; fetch it again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"model.path: {file} holds a {type(content).__name__}, and must hold an object; fetch it again"
+        )
+    return content
 
 
 def light_tokenizer_class(model_path: str) -> str:
@@ -79,21 +91,13 @@ def light_tokenizer_class(model_path: str) -> str:
 
 
 def text_decoder(model_path: str) -> Callable[[Sequence[int]], str]:
-    """Return a decoder of token ids with special tokens, as the agent loop uses it.
-
-    Raises:
-        ConfigError: as `load_tokenizer`.
-    """
+    """Return a decoder of token ids with special tokens; raises as `load_tokenizer`."""
     decode = load_tokenizer(model_path).backend_tokenizer.decode
     return lambda token_ids: decode(list(token_ids), skip_special_tokens=False)
 
 
 def tokenizer_class(model_path: str) -> str | None:
-    """Return the class path of a model folder's tokenizer; None without torch, or for a class outside transformers.
-
-    Raises:
-        ConfigError: as `load_tokenizer`.
-    """
+    """Return the class path of a model folder's tokenizer; None without torch, or for a class outside transformers."""
     if "torch" not in sys.modules:
         return None
     cls = type(load_tokenizer(model_path))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
-from agentrl.models.hf_folder import ModelFolder
+from agentrl.models.weight_files import ModelFolder
 from agentrl.weight_sync.base import LoraBase
 
 FACTOR_A = ".lora_A"

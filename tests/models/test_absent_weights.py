@@ -24,15 +24,14 @@ from transformers import (
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema.run import ModelSection
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.validation.ranges import Purpose
 from agentrl.engine.embedded.model import LanguageModel
 from agentrl.errors import ConfigError
 from agentrl.models.weight_files import tensor_shapes
-from agentrl.run.plan import prepare, prepare_evaluation
+from agentrl.run.plan import prepare
 from agentrl.run.preflight.models.folders import check_weights
 from agentrl.run.sft.run import prepare as prepare_warm_start
 from agentrl.training.model.decoder import load_classifier, load_model
-from agentrl.training.model.folder_trial import try_folder
+from agentrl.training.model.folder_trial import try_model
 from agentrl.training.model.sharded_model import open_model
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
@@ -68,12 +67,12 @@ def without_head(folder: Path) -> Path:
 
 
 def check(path: Path, *words: str, key: str = "model.path") -> None:
-    check_weights(load_run_config(DEMO, [f"{key}={path}", *words]).config)
+    check_weights(load_run_config(DEMO, [f"{key}={path}", *words]).config, load=True)
 
 
 def refused_as_policy(folder: Path, says: str) -> None:
     """See that check, actor and engine refuse a folder with these words."""
-    with pytest.raises(ConfigError, match=rf"^model\.path: {folder} {says}"):
+    with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
         check(folder)
     with pytest.raises(ConfigError, match=rf"^`model\.path`: {folder} {says}"):
         open_model(ModelSection(path=str(folder)))
@@ -90,7 +89,7 @@ def test_a_critic_needs_no_head_and_all_the_rest(tmp_path: Path):
     check(folder, *CRITIC, key="critic.path")
     assert open_model(ModelSection(path=str(folder)), needs_head=False).model.base_model is not None
     renamed(folder, lambda name: None if name == "model.norm.weight" else name)
-    with pytest.raises(ConfigError, match=r"^critic\.path: .* has no weights `model\.norm\.weight`, which"):
+    with pytest.raises(ConfigError, match=r"^`critic\.path`: .* has no weights `model\.norm\.weight`, which"):
         check(folder, *CRITIC, key="critic.path")
     with pytest.raises(ConfigError, match=r"^`model\.path`: .* has no weights `model\.norm\.weight`, which"):
         open_model(ModelSection(path=str(folder)), needs_head=False)
@@ -107,12 +106,12 @@ def test_names_that_a_compiled_model_was_saved_under_are_reported(tmp_path: Path
 def test_the_trial_needs_names_and_shapes_and_none_of_the_files_that_hold_the_values(tmp_path: Path):
     folder = saved(tmp_path, max_shard_size="20KB")
     files = list(folder.glob("model-*.safetensors"))
-    shapes = tensor_shapes(folder)
+    shapes = tensor_shapes(str(folder))
     assert len(files) > 2
     assert shapes
     for file in files:
         file.unlink()
-    try_folder(str(folder), shapes, key="model.path")
+    try_model(str(folder), shapes, key="model.path")
 
 
 def test_a_tensor_that_no_shard_has_and_a_shard_that_is_not_there_are_refused(tmp_path: Path):
@@ -120,11 +119,11 @@ def test_a_tensor_that_no_shard_has_and_a_shard_that_is_not_there_are_refused(tm
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     lost = index["weight_map"]["model.norm.weight"]
     (folder / lost).rename(folder / "consolidated.safetensors")
-    with pytest.raises(ConfigError, match=rf"model\.path: .* its weights cannot be read: .*{lost}"):
+    with pytest.raises(ConfigError, match=rf"`model\.path`: .* its weights cannot be read: .*{lost}"):
         check(folder)
     index["weight_map"] = {name: file for name, file in index["weight_map"].items() if file != lost}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"^model\.path: .* has no weights `lm_head\.weight`, .* and 2 more"):
+    with pytest.raises(ConfigError, match=r"^`model\.path`: .* has no weights `lm_head\.weight`, .* and 2 more"):
         check(folder)
 
 
@@ -191,7 +190,7 @@ def test_a_classifier_that_cannot_be_loaded_is_refused_with_its_key(tmp_path: Pa
     folder = saved(tmp_path, config, AutoModelForSequenceClassification)
     refusal = rf"^`reward\.model\.path`: cannot load a sequence classifier from {folder}: its architecture"
     with pytest.raises(ConfigError, match=refusal):
-        try_folder(str(folder), {}, key="reward.model.path")
+        try_model(str(folder), {}, key="reward.model.path")
     with pytest.raises(ConfigError, match=refusal):
         load_classifier(str(folder))
 
@@ -210,9 +209,9 @@ def test_a_config_that_transformers_chokes_on_is_reported_in_one_line(tmp_path: 
 @pytest.mark.parametrize("config", [MixtralConfig(**SIZES, num_local_experts=2, sliding_window=None), MOE])
 def test_experts_that_transformers_stacks_are_all_there(config: Any, tmp_path: Path):
     folder = saved(tmp_path, config)
-    shapes = tensor_shapes(folder)
+    shapes = tensor_shapes(str(folder))
     assert any(".experts.1." in name for name in shapes)
-    try_folder(str(folder), shapes, key="model.path")  # which `check` leaves out where the names are plainly whole
+    try_model(str(folder), shapes, key="model.path")
     renamed(folder, lambda name: None if name.startswith("model.layers.1.") and ".experts." in name else name)
     with pytest.raises(ConfigError, match=r"has no weights `model\.layers\.1\..*experts\."):
         check(folder)
@@ -233,22 +232,16 @@ def test_a_reward_model_without_its_backbone_is_refused(tmp_path: Path):
     folder = saved(tmp_path, config, AutoModelForSequenceClassification)
     check(folder, kept, key="reward.model.path")
     renamed(folder, lambda name: name if name == "score.weight" else f"_orig_mod.{name}")
-    with pytest.raises(ConfigError, match=r"^reward\.model\.path: .* has no weights `model\.embed_tokens\.weight`"):
+    with pytest.raises(ConfigError, match=r"^`reward\.model\.path`: .* has no weights `model\.embed_tokens\.weight`"):
         check(folder, kept, key="reward.model.path")
 
 
-def test_training_evaluation_and_warm_start_refuse_it_before_anything_starts(tmp_path: Path):
+def test_a_check_and_a_warm_start_refuse_it_before_anything_starts(tmp_path: Path):
     shutil.copytree(POLICY, tmp_path / "policy")
     folder = renamed(tmp_path / "policy", lambda name: None if name == "model.norm.weight" else name)
-    words = [f"model.path={folder}", f"run.dir={tmp_path / 'run'}"]
-    missing = r"^model\.path: .* has no weights `model\.norm\.weight`"
+    missing = r"^`model\.path`: .* has no weights `model\.norm\.weight`"
     with pytest.raises(ConfigError, match=missing):
-        prepare(load_run_config(DEMO, words))
-    with pytest.raises(ConfigError, match=missing):
-        prepare_evaluation(load_run_config(DEMO, words, purpose=Purpose.EVALUATION))
-    assert not (tmp_path / "run").exists()
-    servers = ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:9/v1']"]
-    prepare_evaluation(load_run_config(DEMO, [*words, *servers], purpose=Purpose.EVALUATION))
+        check(folder)
     (tmp_path / "dialogues.jsonl").write_text(json.dumps({"messages": [{"role": "assistant", "content": "1"}]}) + "\n")
     (tmp_path / "sft.yaml").write_text(
         f"data: {{train_files: [dialogues.jsonl]}}\nmodel: {{path: {folder}}}\ntraining: {{num_steps: 1}}\n"
@@ -257,3 +250,12 @@ def test_training_evaluation_and_warm_start_refuse_it_before_anything_starts(tmp
     with pytest.raises(ConfigError, match=missing):
         prepare_warm_start(load_sft_config(str(tmp_path / "sft.yaml")))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_quantised_model_is_refused_before_anything_starts(tmp_path: Path):
+    shutil.copytree(POLICY, tmp_path / "policy")
+    file = tmp_path / "policy" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(ConfigError, match=r"^model\.path: .* is quantised .*Name the folder of the model in bfloat16"):
+        prepare(load_run_config(DEMO, [f"model.path={tmp_path / 'policy'}", f"run.dir={tmp_path / 'run'}"]))
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema.run import ActorSection, ModelSection
-from agentrl.models.hf_folder import ModelFolder
+from agentrl.models.weight_files import ModelFolder
 from agentrl.training.model.sharded_model import open_model, shard_model
 from agentrl.training.parallel import Parallel, full_tensors
 from tests.training.allocations import peak_allocated_bytes

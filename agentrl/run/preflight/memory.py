@@ -12,6 +12,7 @@ from agentrl.cluster.weight_sync import transport_of
 from agentrl.config.layout import layout, with_sizes_of_pools
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.models.weight_files import tensor_shapes
 from agentrl.run.preflight.memory_model import (
     GIB,
     Memory,
@@ -20,7 +21,7 @@ from agentrl.run.preflight.memory_model import (
     memory_of_process,
     shared_weights,
 )
-from agentrl.run.preflight.models.folders import language_settings, read_shapes, trained_or_asked
+from agentrl.run.preflight.models.folders import language_settings, trained_or_asked
 from agentrl.weight_sync.base import Transport
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
@@ -202,7 +203,7 @@ def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
         ConfigError: its weights cannot be read.
     """
     # Shapes first: a model on a hub has none here, and its settings need not be asked for.
-    if not (shapes := read_shapes(path, key=key)) or (settings := language_settings(path)) is None:
+    if not (shapes := tensor_shapes(path, key=key)) or (settings := language_settings(path)) is None:
         return None
     if any(not isinstance(settings.get(name), int) for name in _SIZES):
         return None

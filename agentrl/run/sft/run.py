@@ -124,7 +124,7 @@ def check_inputs(config: SftConfig) -> None:
     check_architecture(config.model.path)
     check_lora(config.lora, config.model.path, key="lora")
     if config.training.initial_weights == "pretrained":
-        check_weights_of(config.model.path)
+        check_weights_of(config.model.path, load=True)
     target = Path(config.output_dir or "")
     is_foreign = target.is_file() or (target.is_dir() and any(target.iterdir()))
     if config.output_dir is not None and is_foreign and not (target / "config.json").is_file():

@@ -1,89 +1,78 @@
-"""Trial load of a model by transformers from the headers of its files, on the device `meta`, to find missing weights.
+"""Trial of a model folder on the device `meta`, without values or memory: can it be trained, and is it complete?
 
-Takes neither values nor memory. Renamed, tied and optional weights are left to transformers.
+Renamed, tied and optional weights are left to transformers' own report of missing, unexpected and mismatched keys.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from agentrl.config.schema.run import ModelSection
+from agentrl.models.attention_support import TESTED
 from agentrl.models.loading import refuse_incomplete, require_weights
 from agentrl.training.architecture_trial import require_packable
 from agentrl.training.model.decoder import decoder_layers, outline_classifier, outline_model
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
+from agentrl.training.model.scalar_model import classifier_model
 
 
-def try_folder(path: str, shapes: Mapping[str, Sequence[int]], *, key: str) -> None:
-    """Refuse a folder whose files do not hold the whole model.
+def try_model(
+    path: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    key: str,
+    router_loss: bool = False,
+    replays_routing: bool = False,
+) -> None:
+    """Refuse a folder whose model cannot be trained, or whose files do not hold all of it.
 
     Args:
         path: folder of the model.
-        shapes: shapes of all tensors in its files, by name.
+        shapes: shapes of all tensors in its files, by name; None: the weights are not checked.
         key: config key, which tells the model's use: `model.path`, `critic.path` or `reward.model.path`.
+        router_loss: True if the routers' auxiliary loss is used.
+        replays_routing: True if the engine's routing is replayed.
 
     Raises:
-        ConfigError: weights are missing or have another shape, or the model is of another kind.
+        ConfigError: weights are missing or have another shape, the model is of another kind, or packed training would
+            compute it wrongly.
     """
-    outline: Any = _outline(path, key=key)
-    if getattr(outline.config, "quantization_config", None) is not None:
-        return  # loading may need a worker's GPU; the worker checks it
-    weights = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
+    where = f"`{key}`: {path}"
+    with _silence():
+        outline = (
+            outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
+        )
+        if outline.config.model_type not in TESTED:
+            require_packable(outline.config, where)
+        if router_loss:
+            require_router_loss(outline, where)
+        if replays_routing:
+            replay_routing(outline, decoder_layers(outline), where)
+        if shapes is not None:
+            _require_whole(outline, shapes, where, needs_head=key != "critic.path")
+        if key == "reward.model.path":
+            classifier_model(outline)
+
+
+def _require_whole(outline: Any, shapes: Mapping[str, tuple[int, ...]], where: str, *, needs_head: bool) -> None:
     try:
-        with _silence():
-            model, loading_info = type(outline).from_pretrained(
-                None,
-                config=outline.config,
-                state_dict=weights,
-                dtype=torch.float32,
-                device_map="meta",
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+        model, loading_info = type(outline).from_pretrained(
+            None,
+            config=outline.config,
+            state_dict={name: torch.empty(shape, device="meta") for name, shape in shapes.items()},
+            dtype=torch.float32,
+            device_map="meta",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     except (RuntimeError, ValueError, LookupError) as error:
-        refuse_incomplete(error, f"{key}: {path}")
+        refuse_incomplete(error, where)
         return  # the conversion may need values; the workers check then
-    require_weights(model, loading_info, f"{key}: {path}", needs_head=key != "critic.path")
-
-
-def try_architecture(path: str, *, key: str) -> None:
-    """Refuse a folder whose architecture packed training would compute wrongly (`require_packable`).
-
-    Raises:
-        ConfigError: it would, or the model is of another kind.
-    """
-    with _silence():
-        require_packable(_outline(path, key=key).config, f"`{key}`: {path}")
-
-
-def _outline(path: str, *, key: str) -> PreTrainedModel:
-    return outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
-
-
-def try_router_loss(path: str) -> None:
-    """Refuse a policy without the routers' auxiliary loss (`require_router_loss`).
-
-    Raises:
-        ConfigError: it has no such loss, or is no causal LM.
-    """
-    with _silence():
-        require_router_loss(_outline(path, key="model.path"), f"`model.path`: {path}")
-
-
-def try_routing_replay(path: str) -> None:
-    """Refuse a policy whose routing cannot be replayed (`replay_routing`).
-
-    Raises:
-        ConfigError: it cannot, or the policy is no causal LM.
-    """
-    with _silence():
-        outline = _outline(path, key="model.path")
-        replay_routing(outline, decoder_layers(outline), f"`model.path`: {path}")
+    require_weights(model, loading_info, where, needs_head=needs_head)
 
 
 @contextmanager

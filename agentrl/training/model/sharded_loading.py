@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.models.file_names import FileNames
-from agentrl.models.hf_folder import ModelFolder
+from agentrl.models.weight_files import ModelFolder
 from agentrl.training.parallel import local_part
 
 

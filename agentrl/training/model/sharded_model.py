@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.models.hf_folder import ModelFolder
+from agentrl.models.weight_files import ModelFolder
 from agentrl.training.model.decoder import (
     compile_layers,
     decoder_layers,

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 from agentrl.config.load import SHIPPED_FOLDER, load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.models.hf_folder import ModelFolder
+from agentrl.models.weight_files import ModelFolder
 from agentrl.run.plan import prepare
 from agentrl.run.preflight.memory import DeviceEstimate, Machine, check_memory, estimate_devices, read_size
 from agentrl.run.preflight.memory_model import GIB, Memory, ModelSize

@@ -16,7 +16,7 @@ from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.models.attention_support import TESTED
 from agentrl.training.model.decoder import load_model
-from agentrl.training.model.folder_trial import try_architecture
+from agentrl.training.model.folder_trial import try_model
 from agentrl.training.packing.families import families_of
 from agentrl.training.packing.packing import pack_tokens
 from agentrl.training.packing.sequences import TokenisedExample
@@ -89,7 +89,7 @@ def test_an_architecture_that_packing_would_break_is_refused_by_name(
 ):
     config = config_of(kind, vocab_size=VOCABULARY, hidden_size=64, bos_token_id=1, eos_token_id=1, **settings)
     with pytest.raises(ConfigError, match=rf"model\.path.*{why}") as refusal:
-        try_architecture(str(make_policy(tmp_path, config)), key="model.path")
+        try_model(str(make_policy(tmp_path, config)), key="model.path")
     assert kind in str(refusal.value) or "its architecture" in str(refusal.value)
 
 
@@ -105,7 +105,7 @@ def test_an_untested_architecture_that_passes_the_trial_is_trained(tmp_path: Pat
     )
     assert config.model_type not in TESTED
     folder = make_policy(tmp_path, config)
-    try_architecture(str(folder), key="model.path")
+    try_model(str(folder), key="model.path")
     packed, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
     expected = torch.cat([separate_logprobs(plain, example) for example in examples()])
     logprobs = score_tokens(packed, pack_tokens(examples()), temperature=1.0).logprobs_N

@@ -10,6 +10,7 @@ from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, training_warnings
 from agentrl.run.preflight.memory import check_memory, read_size
 from agentrl.run.preflight.models.folders import check_models, check_weights
+from agentrl.run.preflight.policy_chat import check_policy_chat
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 
@@ -26,16 +27,16 @@ def broken(folder: Path, name: str, text: str) -> str:
     [
         ("config.json", "{oops", r"model\.path: .*config\.json cannot be read as JSON"),
         ("config.json", "[]", r"model\.path: .*config\.json holds a list"),
-        ("tokenizer.json", "{oops", r"model\.path: .*tokenizer\.json cannot be read as JSON"),
+        ("tokenizer.json", "{oops", r"model\.path: no tokenizer in .*; fetch it again"),
         ("tokenizer_config.json", "", r"model\.path: .*tokenizer_config\.json cannot be read as JSON"),
         ("tokenizer_config.json", "[]", r"model\.path: .*tokenizer_config\.json holds a list"),
         ("generation_config.json", "", r"model\.path: .*generation_config\.json cannot be read as JSON"),
-        ("generation_config.json", '{"eos_token_id": "x"}', r"generation_config\.json: `eos_token_id` is 'x'"),
     ],
 )
 def test_a_broken_file_of_a_model_is_refused_with_its_name(name: str, text: str, message: str, tmp_path: Path):
+    config = load_run_config(DEMO, [broken(tmp_path, name, text)]).config
     with pytest.raises(ConfigError, match=message):
-        check_models(load_run_config(DEMO, [broken(tmp_path, name, text)]).config)
+        check_policy_chat(config.model, [])
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,9 @@ def test_a_check_refuses_settings_with_which_transformers_cannot_load_the_weight
 
 def test_cut_weights_and_absent_ones_are_refused(tmp_path: Path):
     config = load_run_config(DEMO, [broken(tmp_path, "model.safetensors", "cut")]).config
-    with pytest.raises(ConfigError, match=r"model\.path: .* its weights cannot be read"):
+    with pytest.raises(ConfigError, match=r"model\.path`: .* its weights cannot be read"):
         check_memory(config)
-    with pytest.raises(ConfigError, match=r"model\.path: .* its weights cannot be read"):
+    with pytest.raises(ConfigError, match=r"model\.path`: .* its weights cannot be read"):
         check_weights(config)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"model\.path: .* has no weights"):
@@ -90,16 +91,16 @@ def test_a_reward_model_without_a_trained_head_of_one_label_is_refused(tmp_path:
         shutil.copy2(POLICY / file, tmp_path)
     config = load_run_config(DEMO, words).config
     with pytest.raises(
-        ConfigError, match=r"reward\.model\.path: .* no trained sequence classifier: .* no weights `score\.weight`"
+        ConfigError, match=r"^`reward\.model\.path`: .* has no weights `score\.weight`, which would be random"
     ):
-        check_weights(config)
+        check_weights(config, load=True)
     AutoModelForSequenceClassification.from_pretrained(POLICY, num_labels=2).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"reward\.model\.path: .* has 2 labels .* and must have one"):
-        check_weights(config)
+    with pytest.raises(ConfigError, match=r"^`reward\.model\.path`: .* with 2 labels; a reward model is .* one label"):
+        check_weights(config, load=True)
     AutoModelForSequenceClassification.from_pretrained(POLICY, num_labels=1).save_pretrained(tmp_path)
-    check_weights(config)
+    check_weights(config, load=True)
     (tmp_path / "model.safetensors").write_text("cut")
-    with pytest.raises(ConfigError, match=r"reward\.model\.path: .* its weights cannot be read"):
+    with pytest.raises(ConfigError, match=r"`reward\.model\.path`: .* its weights cannot be read"):
         check_weights(config)
 
 
