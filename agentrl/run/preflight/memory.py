@@ -1,15 +1,13 @@
 """Estimate of whether the models of a run fit their devices, before any process starts."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from agentrl.cluster.weight_sync import transport_of
-from agentrl.config.layout import layout, with_sizes_of_pools
+from agentrl.config.layout import Placement, layout, with_sizes_of_pools
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.weight_files import tensor_shapes
@@ -21,21 +19,27 @@ from agentrl.run.preflight.memory_model import (
     memory_of_process,
     shared_weights,
 )
+from agentrl.run.preflight.models.dtype import query_gpus
 from agentrl.run.preflight.models.folders import language_settings, trained_or_asked
 from agentrl.weight_sync.base import Transport
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 """Keys of a `config.json` that an estimate needs."""
+_WAYS_OUT = {
+    True: "more `actor.num_workers`, `actor.activation_checkpointing`, a smaller `actor.max_tokens_per_micro_batch` or "
+    "`rollout.kv_memory_gb`, more `rollout.tensor_parallel_size`",
+    False: "`actor.lora`, fewer `rollout.num_engines`, another `cluster.weight_transport`, a smaller model",
+}
+"""Ways to need less memory on a GPU, and on a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Memory of this machine."""
+    """Memory of this machine that this process and its children may use."""
 
     ram_bytes: int
-    """RAM that this process and its children may use, in bytes."""
     gpu_bytes: Sequence[int] = ()
-    """Memory of each visible GPU, in bytes."""
+    """Memory of each visible GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +49,13 @@ class DeviceEstimate:
     device: str
     memory: Memory
     capacity_bytes: float | None = None
-    """Memory of the device in bytes; None if it belongs to another machine and is not configured."""
+    """None if the device belongs to another machine and its memory is not configured."""
     is_gpu: bool = False
 
     @property
     def refused_bytes(self) -> float:
         """Bytes that must fit: a host may swap, and a GPU ends the run with the first row that is too long."""
-        return self.memory.in_a_full_row if self.is_gpu else self.memory.certain
+        return self.memory.at_most - self.memory.kv_cache_at_most if self.is_gpu else self.memory.certain
 
     def warning(self) -> str | None:
         """Return that the device may be too small, if so."""
@@ -85,113 +89,71 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> MemoryRep
     Raises:
         ConfigError: weights, gradients, optimiser and engine alone do not fit; on a GPU, with the longest row.
     """
-    machine = machine or this_machine()
     sizes: dict[str, ModelSize] = {}
     for key, path in trained_or_asked(config).items():
         if (size := read_size(path, key=key)) is None:
             note = f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
             return MemoryReport(notes=[note], warnings=[])
         sizes[key] = size
-    estimates = estimate_devices(config, sizes, machine)
+    estimates = estimate_devices(config, sizes, machine or this_machine())
     for estimate in estimates:
         if estimate.capacity_bytes is not None and estimate.refused_bytes > estimate.capacity_bytes:
-            ways_out = " or ".join(_ways_out(estimate, config))
-            raise ConfigError(f"{estimate.describe()}. That cannot fit: take {ways_out}.")
+            raise ConfigError(
+                f"{estimate.describe()}. That cannot fit: shrink the largest part ({_WAYS_OUT[estimate.is_gpu]})."
+            )
     warnings = [warning for estimate in estimates if (warning := estimate.warning()) is not None]
     return MemoryReport(notes=[estimate.describe() for estimate in estimates], warnings=warnings)
 
 
-def _ways_out(estimate: DeviceEstimate, config: RunConfig) -> list[str]:
-    """Return what shrinks the two largest parts of the memory that does not fit."""
-    memory, on_gpu, actor = estimate.memory, estimate.is_gpu, config.actor
-    fewer_weights = "a smaller model" if actor.lora.rank else "`actor.lora`"
-    fewer_tokens = "a smaller `actor.max_tokens_per_micro_batch`"
-    part_of = {
-        "more ranks (`actor.num_workers`)" if on_gpu else fewer_weights: (
-            memory.weights + memory.gradients + memory.optimiser + memory.checkpoint
-        ),
-        fewer_tokens if actor.activation_checkpointing else "`actor.activation_checkpointing`": (
-            memory.activations_at_most if on_gpu else 0.0  # a host is refused for what is certain
-        ),
-        "more GPUs for each engine (`rollout.tensor_parallel_size`)" if on_gpu else "fewer `rollout.num_engines`": (
-            memory.engine
-        ),
-        "a smaller `rollout.kv_memory_gb`": memory.kv_cache,
-        "another `cluster.weight_transport`": memory.shared_weights,
-    }
-    largest = sorted(part_of, key=lambda way: -part_of[way])[:2]
-    return [way for way in largest if part_of[way] > 0] or ["a smaller model"]
-
-
 def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:
-    """Return what is on each kind of device, which processes may share; by phase where engines sleep in one of them."""
-    is_here = config.cluster.address is None
-    gpu_bytes = config.cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
-    if not config.cluster.roles and (machine.gpu_bytes if is_here else config.cluster.gpu_memory_gb):
-        share_one = is_here and len(machine.gpu_bytes) == 1
-        on_gpus, on_host = _without_pools(config, sizes, share_one=share_one)
-    else:
-        on_gpus, on_host = _in_pools(config, sizes)
+    """Return the memory on each kind of device, which processes may share; by phase if engines sleep on it."""
+    cluster, is_here = config.cluster, config.cluster.address is None
+    gpu_bytes = cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
+    on_gpus: dict[str, Memory] = {}
+    on_host = Memory()
+    for placement in layout(config):
+        device, share = _gpu_of(placement, config, machine)
+        each = memory_of_process(placement, config, sizes, on_gpu=device is not None)
+        if device is None:
+            on_host += each.times(placement.num_processes)
+            continue
+        before, on_one = on_gpus.get(device, Memory()), each.times(share)
+        # What roles of a pool compute with, one after another, stays with each for its next turn unless engines need it.
+        on_gpus[device] = before.in_turns(on_one) if cluster.colocated else before + on_one
+        on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
     if transport_of(with_sizes_of_pools(config)) is Transport.SHARED_MEMORY:
         on_host += shared_weights(config, sizes)
-    sleeps = config.cluster.colocated
     estimates = [
-        DeviceEstimate(device=name, memory=memory, capacity_bytes=gpu_bytes, is_gpu=True)
-        for device, memory_of_device in on_gpus.items()
-        for name, memory in _phases(device, memory_of_device, engine_sleeps=sleeps).items()
+        DeviceEstimate(device=name, memory=part, capacity_bytes=gpu_bytes, is_gpu=True)
+        for device, memory in on_gpus.items()
+        for name, part in _phases(device, memory, engine_sleeps=cluster.colocated).items()
     ]
-    if on_host.at_most > 0:
-        where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
-        sleeps = sleeps and config.rollout.engine != "vllm"  # which keeps all of its memory where it has no GPU
-        estimates += [
-            DeviceEstimate(device=name, memory=memory, capacity_bytes=ram_bytes)
-            for name, memory in _phases(where, on_host, engine_sleeps=sleeps).items()
-        ]
-    return estimates
+    where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
+    sleeps = cluster.colocated and config.rollout.engine != "vllm"  # which keeps all of its memory where it has no GPU
+    return estimates + [
+        DeviceEstimate(device=name, memory=part, capacity_bytes=ram_bytes)
+        for name, part in _phases(where, on_host, engine_sleeps=sleeps).items()
+        if on_host.at_most > 0
+    ]
+
+
+def _gpu_of(placement: Placement, config: RunConfig, machine: Machine) -> tuple[str | None, float]:
+    """Return the name of the GPUs of a role, and its processes on each; None if they have none."""
+    cluster, is_here = config.cluster, config.cluster.address is None
+    if placement.pool is not None:
+        num_gpus = cluster.pools[placement.pool].num_gpus
+        return (f"each GPU of `cluster.pools.{placement.pool}`", 1 / min(1.0, num_gpus)) if num_gpus else (None, 0)
+    if not (machine.gpu_bytes if is_here else cluster.gpu_memory_gb):
+        return None, 0
+    if is_here and len(machine.gpu_bytes) == 1:
+        return "the GPU of this machine", placement.num_processes
+    return f"each GPU of `{placement.role}`", 1
 
 
 def _phases(device: str, memory: Memory, *, engine_sleeps: bool) -> dict[str, Memory]:
-    """Return what is on a device at once, by its name: of what engines and models have in turn, either."""
     if not (engine_sleeps and memory.engine and memory.activations_at_most):
         return {device: memory}
-    return {f"{device}, in updates": memory.in_updates(), f"{device}, in rollouts": memory.in_rollouts()}
-
-
-def _in_pools(config: RunConfig, sizes: Mapping[str, ModelSize]) -> tuple[dict[str, Memory], Memory]:
-    """Return what is on each GPU of the pools that have some, and what all others and all hosts have together."""
-    on_gpus: dict[str, Memory] = {}
-    on_host = Memory()
-    for placement in layout(config):
-        pool = None if placement.pool is None else config.cluster.pools[placement.pool]
-        if pool is not None and pool.num_gpus > 0:
-            device = f"each GPU of `cluster.pools.{placement.pool}`"
-            each = memory_of_process(placement, config, sizes, on_gpu=True)
-            on_one = each.times(1 / min(1.0, pool.num_gpus))  # a GPU may hold several such processes
-            before = on_gpus.get(device, Memory())
-            # What roles of a pool compute with, one after another, stays with each for its next turn unless engines need it.
-            on_gpus[device] = before.in_turns(on_one) if config.cluster.colocated else before + on_one
-            on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
-        else:
-            each = memory_of_process(placement, config, sizes, on_gpu=False)
-            on_host += each.times(placement.num_processes)
-    return on_gpus, on_host
-
-
-def _without_pools(
-    config: RunConfig, sizes: Mapping[str, ModelSize], *, share_one: bool
-) -> tuple[dict[str, Memory], Memory]:
-    """Return what is on each GPU, where every process has its own or all share the only one, and on the host."""
-    on_gpus: dict[str, Memory] = {}
-    on_host = Memory()
-    for placement in layout(config):
-        each = memory_of_process(placement, config, sizes, on_gpu=True)
-        on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
-        if share_one:
-            device = "the GPU of this machine"
-            on_gpus[device] = on_gpus.get(device, Memory()) + each.times(placement.num_processes)
-        else:
-            on_gpus[f"each GPU of `{placement.role}`"] = each
-    return on_gpus, on_host
+    return {f"{device}, in {phase}": part for phase, part in memory.in_phases().items()}
 
 
 def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
@@ -222,25 +184,13 @@ def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:
 
 
 def this_machine() -> Machine:
-    """Look at what this machine has."""
-    return Machine(ram_bytes=_ram_bytes(), gpu_bytes=_gpu_bytes())
-
-
-def _ram_bytes() -> int:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Read the memory of this machine, of its container, and of its GPUs."""
+    ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container; `max` is none
     text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(total, int(text)) if text.isdigit() else total
-
-
-def _gpu_bytes() -> list[int]:
-    """Return the memory of the GPUs that Ray would find, which looks at the same variable."""
-    program, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if program is None or visible == "":
-        return []
-    query = [program, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        return []
-    sizes = [int(float(line)) * 2**20 for line in answer.stdout.split("\n") if line.strip()]
-    return sizes if visible is None else sizes[: len(visible.split(","))]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # which Ray reads too
+    gpu_bytes = [int(size) * 2**20 for size in query_gpus("memory.total")]
+    return Machine(
+        ram_bytes=min(ram_bytes, int(text)) if text.isdigit() else ram_bytes,
+        gpu_bytes=gpu_bytes if visible is None else gpu_bytes[: len([gpu for gpu in visible.split(",") if gpu])],
+    )

@@ -35,7 +35,10 @@ _RUNTIME_BYTES = {True: 0.75 * GIB, False: 0.375 * GIB}
 
 _TRAINED = ("actor", "critic")
 """Components that are trained; the others free a layer's activations after the next layer."""
-
+_IN_TURNS = ("gradients", "activations_at_most", "gathered_at_most")
+"""Parts of `Memory` that models of one process take one after another, and only in updates."""
+_OF_ENGINES = ("engine", "kv_cache", "kv_cache_at_most")
+"""Parts of `Memory` that a sleeping engine frees."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -58,10 +61,9 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by use; added up if processes share a device."""
+    """Bytes by use; added up if processes share a device. Names with `at_most` are upper bounds, the others certain."""
 
     weights: float = 0.0
-    """Weights of all models, sharded."""
     gradients: float = 0.0
     optimiser: float = 0.0
     engine: float = 0.0
@@ -92,31 +94,18 @@ class Memory:
 
     def in_turns(self, other: "Memory") -> "Memory":
         """Return the memory of two models that never compute at the same time."""
-        return replace(
-            self + other,
-            gradients=max(self.gradients, other.gradients),
-            activations_at_most=max(self.activations_at_most, other.activations_at_most),
-            gathered_at_most=max(self.gathered_at_most, other.gathered_at_most),
-        )
+        largest = {name: max(getattr(self, name), getattr(other, name)) for name in _IN_TURNS}
+        return replace(self + other, **largest)
 
-    def in_updates(self) -> "Memory":
-        """Return the memory during updates, while engines sleep."""
-        return replace(self, engine=0.0, kv_cache=0.0, kv_cache_at_most=0.0)
-
-    def in_rollouts(self) -> "Memory":
-        """Return the memory during rollouts; during a weight sync it is this without a KV cache."""
-        return replace(self, gradients=0.0, activations_at_most=0.0, gathered_at_most=0.0)
+    def in_phases(self) -> dict[str, "Memory"]:
+        """Return the memory while engines sleep, and while only they compute."""
+        parts = {"updates": _OF_ENGINES, "rollouts": _IN_TURNS}
+        return {phase: replace(self, **dict.fromkeys(freed, 0.0)) for phase, freed in parts.items()}
 
     @property
     def certain(self) -> float:
         """Bytes needed in any case."""
-        models = self.weights + self.gradients + self.optimiser + self.checkpoint + self.shared_weights
-        return models + self.engine + self.kv_cache
-
-    @property
-    def in_a_full_row(self) -> float:
-        """Bytes needed once a row has its full length."""
-        return self.at_most - self.kv_cache_at_most
+        return sum(getattr(self, item.name) for item in fields(Memory) if not item.name.endswith("at_most"))
 
     @property
     def at_most(self) -> float:

@@ -45,8 +45,8 @@ def chosen_dtype(model: ModelSection, *, run_dir: str | None) -> tuple[ModelSect
 def best_dtype() -> tuple[DType, str]:
     """Return the type in which this machine computes fastest, and why."""
     if gpus_here() > 0:
-        capability = _lowest_capability()
-        if capability is not None and capability < _FIRST_WITH_BFLOAT16:
+        capability = min(query_gpus("compute_cap"), default=_FIRST_WITH_BFLOAT16)
+        if capability < _FIRST_WITH_BFLOAT16:
             return "float32", f"a GPU here has compute capability {capability:g}, without bfloat16"
         return "bfloat16", "the GPUs here compute it"
     from agentrl.models.bfloat16_support import cpu_bfloat16  # loads torch: where it is asked alone
@@ -56,15 +56,14 @@ def best_dtype() -> tuple[DType, str]:
     return "float32", "this CPU has no instructions for bfloat16"
 
 
-def _lowest_capability() -> float | None:
-    """Return the lowest compute capability of NVIDIA's GPUs here; None where there is none of theirs."""
+def query_gpus(field: str) -> list[float]:
+    """Return a field of `nvidia-smi` for each of NVIDIA's GPUs of this machine; empty if there are none."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return None
-    query = [program, "--query-gpu=compute_cap", "--format=csv,noheader"]
+        return []
+    query = [program, f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    words = answer.stdout.split() if answer.returncode == 0 else []
-    return min((float(word) for word in words), default=None)
+    return [float(word) for word in answer.stdout.split()] if answer.returncode == 0 else []
 
 
 def _saved_dtype(run_dir: str | None) -> DType | None:

@@ -18,7 +18,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool 
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(dtype, "gpus_here", lambda: int(capability > 0))
-    monkeypatch.setattr(dtype, "_lowest_capability", lambda: capability)
+    monkeypatch.setattr(dtype, "query_gpus", lambda field: [9.0, capability])
 
 
 @pytest.mark.parametrize(
