@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from code_judge_server.sandbox import process_tree
+
 _TEMPORARY_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/dev/mqueue")
 _ATTACKS_FILES = re.compile(r"left-by|^\.?left|attack\.")
 _JUDGES_CGROUP = re.compile(r"/code-judge-(\d+)-")
@@ -120,8 +122,14 @@ def adopting_orphans() -> Iterator[frozenset[int]]:
 def _family(server_pid: int | None, others: Collection[int]) -> list[psutil.Process]:
     """Return the server and everything below it; without it, everything below this process except the `others`."""
     if server_pid is not None and psutil.pid_exists(server_pid):
-        server = psutil.Process(server_pid)
-        return [server, *server.children(recursive=True)]
+        family = []
+        for pid in (
+            server_pid,
+            *process_tree.descendants(server_pid, at_most=100_000),
+        ):  # psutil reads the whole machine
+            with suppress(psutil.NoSuchProcess):
+                family.append(psutil.Process(pid))
+        return family
     processes = []
     for child in psutil.Process().children():
         if child.pid not in others:

@@ -63,10 +63,10 @@ class Confinement:
         self._most = {limit: resource.getrlimit(limit)[1] for limit in wanted}
 
     def bind_slot(self, seccomp: bytes | None) -> None:
-        """Put on the restrictions that this process and all of its jobs share, and the filter `seccomp` if it is given. It lets
-        a slot join namespaces and create Landlock rules: a job has no right to do the first and no use for the second. A slot
-        that needs calls that the filter forbids leaves it to each job, although putting it on takes longer than everything
-        else.
+        """Put on the restrictions that this process and all of its jobs share, among them the filter `seccomp` if it is given.
+
+        The filter lets a slot join namespaces and create Landlock rules: a job has no right to do the first and no use for the
+        second. Putting it on takes longest of all, so only a slot that needs forbidden calls leaves it to each job.
         """
         os.umask(0o022)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

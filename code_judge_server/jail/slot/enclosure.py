@@ -73,7 +73,6 @@ class NamespaceEnclosure:
     reaping_interval_ms: int | None = None
 
     def __init__(self, helper: Inits) -> None:
-        """Use the inits of this helper."""
         self._helper = helper
         self._init = -1
         self.init_fd = -1

@@ -25,14 +25,9 @@ _NUM_WORDS = 1 << 64
 
 
 class JobStart:
-    """The loaded library."""
+    """The loaded library; an OSError says why it cannot be loaded."""
 
     def __init__(self, descriptor: int) -> None:
-        """Load it.
-
-        Raises:
-            OSError: it cannot be loaded.
-        """
         # Not `CDLL`, which would release the interpreter's lock, so that the fork would have to take it back.
         library = ctypes.PyDLL(f"/proc/self/fd/{descriptor}", use_errno=True)
         self._take = library.snapshot_take
@@ -107,8 +102,9 @@ class JobMaker:
             self._job_start.keep_memory_from_forks(True)
 
     def fork_job(self, job: protocol.Message, descriptors: list[int], report: int, oom_score_adj: int) -> int:
-        """Start a job in the open enclosure; return its process id, -1 if it cannot be forked. The reason why it cannot be set
-        up goes to `report`.
+        """Start a job in the open enclosure; return its process id, -1 if it cannot be forked.
+
+        If the job cannot be set up, the reason goes to `report`.
         """
         uid, ruleset = self._confinement.uid, self._confinement.ruleset()
         arguments = execution.encode(job["argv"], interpret=job["interpret"])
