@@ -141,7 +141,7 @@ async def test_nothing_is_lost_when_the_only_judge_is_killed_and_comes_back() ->
 
 @pytest.mark.slow
 async def test_nothing_is_lost_when_the_only_judge_is_told_to_stop_in_the_middle_of_programs_and_comes_back() -> None:
-    stopping = Judge("--num-slots", "2", "--drain-timeout-s", "0.1")
+    stopping = Judge("--num-slots", "2", "--spare-slots", "0", "--drain-timeout-s", "0.1")
     with judges(0) as running:
         running.append(stopping)
         async with client_of(stopping) as client:
@@ -182,7 +182,7 @@ async def test_programs_that_nobody_waits_for_are_killed() -> None:
 async def test_judges_get_work_in_proportion_to_what_they_can_do() -> None:
     with judges(0) as running:
         running += [Judge("--num-slots", str(num_slots), "--spare-slots", "0") for num_slots in (1, 4)]
-        async with client_of(*running, batch_size=16) as client:
+        async with client_of(*running, batch_size=6) as client:
             program = "import time; time.sleep(0.2)"  # takes a slot and hardly a core, so that slots are what counts
             await asyncio.gather(*(client.run(program, deadline=Deadline.after(280)) for _ in range(120)))
         shares = [judge.num_judged() / 120 for judge in running]

@@ -155,7 +155,7 @@ def test_a_daemon_is_ended(judge: JudgeProcess, marker: str) -> None:
 
 def test_nothing_of_a_program_is_left_for_the_next_one(judge: JudgeProcess) -> None:
     deep = (
-        "import os\nopen('left', 'w').close()\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\n"
+        "import os\nopen('left', 'w').close()\nfor _ in range(2200):\n    os.mkdir('d'); os.chdir('d')\n"
         "os.chmod('.', 0)\nprint('deep')"
     )
     for _ in range(2):
