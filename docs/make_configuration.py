@@ -1,67 +1,51 @@
-"""Writes the tables of `docs/configuration.md` from the source of the config classes: `python docs/make_configuration.py`.
+"""Writes the tables of `docs/configuration.md` from the fields of the config classes: `python docs/make_configuration.py`.
 
-It reads the source and imports nothing of agentrl, so it needs no packages. `tests/test_docs.py` fails when the page is
-not what this script writes.
+Types, bounds, defaults and `resumable` come from the fields, the meaning from the string below each field.
+`tests/test_docs.py` fails when the page is not what this script writes.
 """
 
 import ast
-import itertools
+import inspect
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "configuration.md"
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from agentrl.config.schema.fields import is_resumable, section_of
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.sft import SftConfig
+from agentrl.rewards.code_tests import CodeTestsConfig
+from agentrl.rewards.math_answer import MathAnswerConfig
+from agentrl.tools.python_tool import PythonToolConfig
+from agentrl.tools.worker_tool import WorkerToolConfig
+
+PAGE = Path(__file__).resolve().parent / "configuration.md"
 MARKER = "<!-- Below this line: written by docs/make_configuration.py -->\n"
-
-_SCHEMAS = (
-    "agentrl/config/schema/run.py",
-    "agentrl/config/schema/algorithm.py",
-    "agentrl/config/schema/checkpoint.py",
-    "agentrl/config/schema/cluster.py",
-    "agentrl/config/schema/reward.py",
-    "agentrl/config/schema/algorithm.py",
-    "agentrl/config/schema/sft.py",
-)
-_PLAIN_CONFIGS = (
-    "agentrl/judge/connection.py",
-    "agentrl/tools/python_tool.py",
-    "agentrl/tools/worker_tool.py",
-    "agentrl/rewards/math_answer.py",
-    "agentrl/rewards/code_tests.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """One key as the page shows it. Example: `Key(name="run.seed", type="int", default="0", text="Seeds ...")`."""
-
-    name: str
-    type: str
-    default: str
-    text: str
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_SHOWN_BELOW = 10_000
+"""Larger upper bounds only catch slips of the pen."""
 
 
 def render() -> str:
     """Return everything below the marker."""
-    classes = _classes(*_SCHEMAS, *_PLAIN_CONFIGS)
-    parts = [
-        "## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`)\n",
-        *_tree_tables("RunConfig", classes),
-    ]
-    parts += ["## Keys of a warm start (`agentrl.runners.sft`)\n", *_tree_tables("SftConfig", classes)]
-    parts += [
-        "## Keys of the built-in tool (`config` in the tool YAML)\n",
-        *_plain_table("PythonToolConfig", classes),
-        "## Keys of a tool that an extra role answers (`config` in the tool YAML)\n",
-        *_plain_table("WorkerToolConfig", classes),
-        "## Keys of the built-in rewards (`reward.config`)\n",
-        "`agentrl.rewards.math_answer.MathAnswerReward`:\n",
-        *_plain_table("MathAnswerConfig", classes),
-        "`agentrl.rewards.code_tests.CodeTestsReward`:\n",
-        *_plain_table("CodeTestsConfig", classes),
-    ]
+    plain = {
+        "## Keys of the built-in tool (`config` in the tool YAML)\n": PythonToolConfig,
+        "## Keys of a tool that an extra role answers (`config` in the tool YAML)\n": WorkerToolConfig,
+        "## Keys of the built-in rewards (`reward.config`)\n\n`agentrl.rewards.math_answer.MathAnswerReward`:\n": (
+            MathAnswerConfig
+        ),
+        "`agentrl.rewards.code_tests.CodeTestsReward`:\n": CodeTestsConfig,
+    }
+    parts = ["## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`)\n", *_tables(RunConfig, "")]
+    parts += ["## Keys of a warm start (`agentrl.runners.sft`)\n", *_tables(SftConfig, "")]
+    for heading, model in plain.items():
+        parts += [heading, _table(model, "", model.model_fields)]
     return "\n".join(parts)
 
 
@@ -70,120 +54,77 @@ def page() -> str:
     return PAGE.read_text().partition(MARKER)[0] + MARKER + "\n" + render()
 
 
-def _classes(*files: str) -> dict[str, ast.ClassDef]:
-    trees = [ast.parse((ROOT / file).read_text()) for file in files]
-    choices = {
-        ast.unparse(node.targets[0]): node.value
-        for tree in trees
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Literal[")
-    }
-    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
-        if isinstance(node, ast.AnnAssign):
-            node.annotation = choices.get(ast.unparse(node.annotation), node.annotation)
-    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _tree_tables(root: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    """Yield a heading and a table for each section below `root`, and a table for the keys of the root itself."""
-    yield from _section_tables(root, "", classes)
-
-
-def _section_tables(name: str, prefix: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    cls, keys = classes[name], _keys(name, classes)
-    sections = [(item, section) for item, _ in keys if (section := _section_of(item, classes))]
-    leaves = [_key(item, text, prefix, classes) for item, text in keys if not _section_of(item, classes)]
+def _tables(schema: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Yield a heading and a table for a section, and those of the sections below it."""
     if prefix:
-        yield f"### `{prefix[:-1]}`\n\n{ast.get_docstring(cls)}\n"
-    if leaves:
-        yield _table(leaves)
-    for item, section in sections:
-        annotation = ast.unparse(item.annotation)
-        many = "[]" if annotation.startswith("list[") else ".NAME" if annotation.startswith("dict[") else ""
-        yield from _section_tables(section, f"{prefix}{ast.unparse(item.target)}{many}.", classes)
+        yield f"### `{prefix[:-1]}`\n\n{inspect.cleandoc(schema.__doc__ or '')}\n"
+    below = {name: section for name, field in schema.model_fields.items() if (section := section_of(field.annotation))}
+    if keys := {name: field for name, field in schema.model_fields.items() if name not in below}:
+        yield _table(schema, prefix, keys)
+    for name, section in below.items():
+        many = {list: "[]", dict: ".NAME"}.get(get_origin(schema.model_fields[name].annotation) or object, "")
+        yield from _tables(section, f"{prefix}{name}{many}.")
 
 
-def _plain_table(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    yield _table([_key(item, text, "", classes) for item, text in _keys(name, classes)])
+def _table(schema: type[BaseModel], prefix: str, keys: Mapping[str, FieldInfo]) -> str:
+    rows = [("key", "type", "default", "meaning"), ("---",) * 4]
+    for name, field in keys.items():
+        text = next((text for cls in schema.__mro__ if (text := _texts(cls).get(name))), "")
+        resumed = " *May change on resume.*" if is_resumable(field) else ""
+        kind = _type(field.annotation, field.metadata)
+        rows.append((f"`{prefix}{name}`", kind, _default(field), text + resumed))
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
 
 
-def _keys(name: str, classes: dict[str, ast.ClassDef]) -> list[tuple[ast.AnnAssign, str]]:
-    """Return the keys of a class: those of its bases first, in the form that it gives them itself if it does."""
-    bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes]
-    lines = [line for base in bases for line in _keys(base, classes)] + list(_fields(classes[name]))
-    return list({ast.unparse(item.target): (item, text) for item, text in lines}.values())
-
-
-def _fields(cls: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """Yield each declared key with the string that stands below it."""
-    for item, following in zip(cls.body, [*cls.body[1:], None], strict=True):
-        if isinstance(item, ast.AnnAssign):
-            match following:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield item, " ".join(text.split())
-                case _:
-                    yield item, ""
-
-
-def _section_of(item: ast.AnnAssign, classes: dict[str, ast.ClassDef]) -> str | None:
-    names = [node.id for node in ast.walk(item.annotation) if isinstance(node, ast.Name)]
-    return next((name for name in names if name in classes and _is_dataclass(classes[name])), None)
-
-
-def _is_dataclass(cls: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list)
-
-
-def _key(item: ast.AnnAssign, text: str, prefix: str, classes: dict[str, ast.ClassDef]) -> Key:
-    return Key(
-        name=prefix + ast.unparse(item.target),
-        type=_type(item.annotation),
-        default=_default(item.value, classes),
-        text=text,
-    )
-
-
-def _type(annotation: ast.expr) -> str:
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
-        choices = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-        return " or ".join(f"`{ast.literal_eval(choice)}`" for choice in choices)
-    return " or ".join(f"`{part}`" for part in ast.unparse(annotation).replace("None", "null").split(" | "))
-
-
-def _default(value: ast.expr | None, classes: dict[str, ast.ClassDef]) -> str:
-    if value is None or ast.unparse(value) == "MISSING":
-        return "required"
-    if isinstance(value, ast.Call):
-        given = {argument.arg: argument.value for argument in value.keywords}
-        if "default_factory" in given:
-            return {"list": "`[]`", "dict": "`{}`"}[ast.unparse(given["default_factory"])]
-        return _default(given["default"], classes)
-    if isinstance(value, ast.Attribute):
-        return _attribute(value, classes)
-    literal = ast.literal_eval(value)
-    return f"`{literal if isinstance(literal, str) else json.dumps(literal)}`"
-
-
-def _attribute(value: ast.Attribute, classes: dict[str, ast.ClassDef]) -> str:
-    """Return what `OtherClass.name` stands for."""
-    body = classes[ast.unparse(value.value)].body
-    assigned = {
-        ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target): node.value
-        for node in body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
+@cache
+def _texts(cls: type) -> dict[str, str]:
+    """Return the string below each field of a class."""
+    module = inspect.getmodule(cls)
+    nodes = _classes(module) if module is not None and issubclass(cls, BaseModel) and cls is not BaseModel else {}
+    body = nodes[cls.__name__].body if nodes else []
+    return {
+        ast.unparse(item.target): " ".join(following.value.value.split())
+        for item, following in pairwise(body)
+        if isinstance(item, ast.AnnAssign) and isinstance(following, ast.Expr)
+        if isinstance(following.value, ast.Constant) and isinstance(following.value.value, str)
     }
-    return _default(assigned[value.attr], classes)
 
 
-def _table(keys: list[Key]) -> str:
-    def row(*cells: str) -> str:
-        return "| " + " | ".join(cells) + " |"
+@cache
+def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
 
-    lines = [row("key", "type", "default", "meaning"), row("---", "---", "---", "---")]
-    for key in keys:
-        cells = (f"`{key.name}`", key.type, key.default, key.text)
-        lines.append(row(*(cell.replace("|", "\\|") for cell in cells)))
-    return "\n".join(lines) + "\n"
+
+def _type(kind: Any, metadata: list[Any]) -> str:
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        return _type(kind, [*inner, *metadata])
+    if get_origin(kind) is Literal:
+        return " or ".join(f"`{choice}`" for choice in get_args(kind))
+    if get_origin(kind) not in (None, list, dict):
+        return " or ".join(_type(part, metadata if index == 0 else []) for index, part in enumerate(get_args(kind)))
+    return f"`{_name(kind)}`{_bounds(metadata)}"
+
+
+def _name(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _name(get_args(kind)[0])
+    inner = f"[{', '.join(map(_name, get_args(kind)))}]" if get_args(kind) else ""
+    return "null" if kind is type(None) else f"{kind.__name__}{inner}"
+
+
+def _bounds(metadata: list[Any]) -> str:
+    limits = [item for part in metadata for item in getattr(part, "metadata", [part])]
+    bounds = {name: getattr(item, name) for item in limits for name in _BOUNDS if hasattr(item, name)}
+    shown = [f"{_BOUNDS[name]} {value}" for name, value in bounds.items() if value < _SHOWN_BELOW]
+    return f", {' and '.join(shown)}" if shown else ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The house rules: who may import whom, where heavy packages live, how long files may be, and that no config key is idle."""
 
 import ast
-import dataclasses
 import re
 import subprocess
 import sys
@@ -9,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
+from pydantic import BaseModel
 
+from agentrl.config.schema.fields import leaves
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
 
@@ -205,18 +205,9 @@ def test_a_command_does_not_wait_for_packages_that_only_its_workers_and_its_end_
     assert loaded.stdout.strip() == "set()"
 
 
-def keys(section: type, prefix: str = "") -> list[tuple[str, str]]:
+def keys(schema: type[BaseModel]) -> list[tuple[str, str]]:
     """All `(full key, field name)` of a config tree."""
-    found = []
-    hints = get_type_hints(section)
-    for item in dataclasses.fields(section):
-        kinds = [kind for kind in (hints[item.name], *get_args(hints[item.name])) if dataclasses.is_dataclass(kind)]
-        for kind in kinds:
-            assert isinstance(kind, type)
-            found += keys(kind, f"{prefix}{item.name}.")
-        if not kinds:
-            found.append((f"{prefix}{item.name}", item.name))
-    return found
+    return [(key.replace("[]", "").replace(".NAME", ""), key.rpartition(".")[2]) for key, _ in leaves(schema)]
 
 
 def test_the_keys_of_optional_sections_are_among_those_that_are_checked():

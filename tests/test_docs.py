@@ -2,14 +2,14 @@
 
 import ast
 import re
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
+from pydantic import BaseModel
 
 from agentrl.config.load import load_run_config
+from agentrl.config.schema.fields import leaves
 from agentrl.config.schema.run import JudgeSection, RewardSection, RunConfig
 from agentrl.config.schema.sft import SftConfig
 from agentrl.rewards.loader import build_reward, check_reward
@@ -64,17 +64,10 @@ def all_tests() -> frozenset[str]:
     return frozenset(name for file in (ROOT / "tests").rglob("test_*.py") for name in definitions(file))
 
 
-def config_keys(section: type, prefix: str = "") -> set[str]:
+def config_keys(schema: type[BaseModel]) -> set[str]:
     """Full keys of a config tree, its sections included."""
-    found: set[str] = set()
-    hints = get_type_hints(section)
-    for item in fields(section):
-        kinds = [kind for kind in (hints[item.name], *get_args(hints[item.name])) if is_dataclass(kind)]
-        found.add(f"{prefix}{item.name}")
-        for kind in kinds:
-            assert isinstance(kind, type)
-            found |= config_keys(kind, f"{prefix}{item.name}.")
-    return found
+    found = [key.replace("[]", "").replace(".NAME", "").split(".") for key, _ in leaves(schema)]
+    return {".".join(parts[:length]) for parts in found for length in range(1, len(parts) + 1)}
 
 
 def read_block(page: Path, first_line: str) -> str:

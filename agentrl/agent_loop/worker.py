@@ -342,4 +342,4 @@ class AgentLoopWorker:
 def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> RolloutSection:
     """Return the settings for held-out prompts: `rollout` with the sampling that `validation` sets."""
     own = {"temperature": validation.temperature, "top_p": validation.top_p, "top_k": validation.top_k}
-    return replace(rollout, **{name: value for name, value in own.items() if value is not None})
+    return rollout.model_copy(update={name: value for name, value in own.items() if value is not None})

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from agentrl.checkpoints.object_store import open_store, refuse_missing_bucket
-from agentrl.config.places import check_folder_or_url, is_url
+from agentrl.config.schema.paths import check_folder_or_url, is_url
 from agentrl.errors import CheckpointError, ConfigError
 
 _KEY = "--to"
@@ -83,7 +83,10 @@ def place_of(to: str) -> str:
     Raises:
         ConfigError: it begins like a URL and is none.
     """
-    check_folder_or_url(to, key=_KEY)
+    try:
+        check_folder_or_url(to)
+    except ValueError as error:
+        raise ConfigError(f"{_KEY} {error}") from error
     path = to.removeprefix("file://").removeprefix("local://")
     return path if is_url(path) else str(Path(path).resolve())
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,7 @@ def _without_models(config: RunConfig) -> RunConfig:
     roles = {"rollout": cluster.roles["rollout"]} if has_pool else {}
     used = {*roles.values(), *(section.pool for section in cluster.extra_roles.values())}
     pools = {name: section for name, section in cluster.pools.items() if name in used}
-    return replace(config, cluster=replace(cluster, roles=roles, pools=pools))
+    return config.model_copy(update={"cluster": cluster.model_copy(update={"roles": roles, "pools": pools})})
 
 
 async def _until_placed(extra_roles: ExtraRoles, nodes: Nodes) -> None:

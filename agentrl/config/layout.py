@@ -1,7 +1,7 @@
 """Assignment of roles to processes: `cluster.roles` and `cluster.pools`, or the default layout without them."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentrl.config.schema.cluster import PoolSection
 from agentrl.config.schema.run import RunConfig
@@ -104,9 +104,11 @@ def with_sizes_of_pools(config: RunConfig) -> RunConfig:
     """Return a checked config with the numbers of ranks and engines of their pools."""
     for placement in layout(config):
         if "actor" in placement.components:
-            config = replace(config, actor=replace(config.actor, num_workers=placement.num_processes))
+            actor = config.actor.model_copy(update={"num_workers": placement.num_processes})
+            config = config.model_copy(update={"actor": actor})
         if "rollout" in placement.components:
-            config = replace(config, rollout=replace(config.rollout, num_engines=placement.num_processes))
+            rollout = config.rollout.model_copy(update={"num_engines": placement.num_processes})
+            config = config.model_copy(update={"rollout": rollout})
     return config
 
 
@@ -133,12 +135,6 @@ def _pool_problems(config: RunConfig) -> list[str]:
             problems.append(
                 f"`{key}` needs either `processes_per_node` or `num_processes`, and has "
                 f"{'both' if section.num_processes else 'neither'}"
-            )
-        if min(section.processes_per_node, default=1) < 1 or section.num_processes < 0:
-            problems.append(f"`{key}`: every number of processes must be at least 1; leave nodes without processes out")
-        if section.num_cpus < 0 or section.num_gpus < 0:
-            problems.append(
-                f"`{key}`: `num_cpus` ({section.num_cpus:g}) and `num_gpus` ({section.num_gpus:g}) must not be negative"
             )
     users = {f"cluster.roles.{role}": pool for role, pool in cluster.roles.items()}
     users |= {f"cluster.extra_roles.{role}.pool": extra.pool for role, extra in cluster.extra_roles.items()}

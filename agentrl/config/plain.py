@@ -4,11 +4,11 @@ Such a dict belongs to a class that the run config only names, so the run's sche
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from agentrl.config.problems import problems_of
 from agentrl.errors import ConfigError
 
 
@@ -47,18 +47,5 @@ def read_plain_config(model: type[Model], config: Mapping[str, Any], *, source: 
     try:
         return model.model_validate(dict(config))
     except ValidationError as error:
-        problems = "; ".join(_describe(item, model, prefix) for item in error.errors(include_url=False))
+        problems = "; ".join(problem for _, problem in problems_of(error, model, prefix=prefix))
         raise ConfigError(f"{source}: {problems}") from error
-
-
-def _describe(error: Any, model: type[PlainConfig], prefix: str) -> str:
-    path = [str(part) for part in error["loc"]]
-    key = prefix + ".".join(path)
-    if error["type"] == "extra_forbidden":
-        near = get_close_matches(path[-1], model.model_fields, n=1)
-        known = ", ".join(f"`{name}`" for name in model.model_fields)
-        return f"unknown key `{key}`. " + (f"Did you mean `{near[0]}`?" if near else f"Known keys: {known}")
-    if error["type"] == "missing":
-        return f"`{key}` is missing"
-    reason = str(error["msg"])
-    return f"`{key}` is {error['input']!r}: {reason[:1].lower()}{reason[1:]}"

@@ -13,6 +13,8 @@ from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
 from agentrl.servers.session import bearer_token
 
+_SHORT_FORM = CodeJudgeTools.model_fields
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeAddress:
@@ -50,11 +52,11 @@ class JudgeConnection(PlainConfig):
     """Instead of both: `host:port` or URLs of several judges; absent: the run's judges."""
     token_env: str | None = None
     """Environment variable that holds the judges' bearer token; absent: the run's token, for the run's judges."""
-    request_processor_concurrency: int = Field(default=CodeJudgeTools.concurrency, ge=1)
+    request_processor_concurrency: int = Field(default=_SHORT_FORM["concurrency"].default, ge=1)
     """Requests in flight at once; nearly done ones are not counted."""
-    request_processor_batch_size: int = Field(default=CodeJudgeTools.batch_size, ge=1, le=4096)
+    request_processor_batch_size: int = Field(default=_SHORT_FORM["batch_size"].default, ge=1, le=4096)
     """Most submissions in one request."""
-    request_processor_batch_timeout_seconds: float = Field(default=CodeJudgeTools.batch_timeout_seconds, gt=0)
+    request_processor_batch_timeout_seconds: float = Field(default=_SHORT_FORM["batch_timeout_seconds"].default, gt=0)
     """Wall clock of one request."""
 
     @property

@@ -1,7 +1,7 @@
 """The folder of a resumable run: its lock, its config and inputs, its checkpoints, its result.
 
 DIR/
-├── config.yaml             the resolved config; `resume_rules` lists what may change on resume
+├── config.yaml             the resolved config; keys marked `resumable` may change on resume
 ├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
 ├── metrics.jsonl           one object per step
 ├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`
@@ -17,7 +17,6 @@ import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +263,7 @@ class ResumableFolder(ABC):
         return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
 
     def _encoded_config(self) -> bytes:
-        return yaml.safe_dump(asdict(self._settings), sort_keys=False, allow_unicode=True).encode()
+        return yaml.safe_dump(self._settings.model_dump(), sort_keys=False, allow_unicode=True).encode()
 
     def _num_steps_done(self) -> int:
         """Return the number of committed steps; a finished run need not have its checkpoints."""

@@ -1,70 +1,21 @@
-"""Config keys that may change when a run resumes: placement, speed, length, and later stages."""
+"""Changes of a config between a run and its resumption: all keys that are not `resumable`, and stages that have begun."""
 
 import itertools
 import re
-from collections.abc import Mapping, Set
-from dataclasses import asdict
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from agentrl.config.plain import flatten
 from agentrl.config.schema.checkpoint import StageSection
+from agentrl.config.schema.fields import is_resumable, leaves
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 
-MAY_CHANGE = {
-    "run.accept_code_changes",
-    "actor.num_workers",
-    "actor.num_threads_per_worker",
-    "actor.shard_size",
-    "actor.sequence_parallel_size",
-    "actor.max_tokens_per_micro_batch",
-    "actor.share_prefixes",
-    "actor.activation_checkpointing",
-    "actor.cpu_offload",
-    "actor.compile",
-    "actor.liger",
-    "critic.max_tokens_per_micro_batch",
-    "reward.model.max_tokens_per_micro_batch",
-    "reward.timeout_s",
-    "reward.score_unfinished",
-    "rollout.num_engines",
-    "rollout.num_workers",
-    "rollout.num_threads_per_engine",
-    "rollout.tensor_parallel_size",
-    "rollout.data_parallel_size",
-    "rollout.kv_memory_gb",
-    "rollout.max_concurrent_trajectories",
-    "rollout.start_timeout_s",
-    "rollout.tool_timeout_s",
-    "rollout.turn_timeout_s",
-    "rollout.trajectory_timeout_s",
-    "rollout.max_infra_error_share",
-    "judge.host_addr",
-    "judge.host_port",
-    "judge.hosts",
-    "judge.token_env",
-    "judge.placement",
-    "judge.num_slots",
-    "validation.every_steps",
-    "checkpoint.every_steps",
-    "checkpoint.keep_last",
-    "checkpoint.keep_best",
-    "cluster.address",
-    "cluster.gpu_memory_gb",
-    "cluster.max_wait_s",
-    "cluster.colocated",
-    "cluster.weight_transport",
-    "cluster.check_weights",
-}
-"""Keys that say where a run is made, how fast, in how much memory and how often it is looked at, not what it learns.
-
-`reward.score_unfinished` is among them because a run under `zero` ends at its first negative reward, however late that comes.
-"""
-_MAY_CHANGE_IN = re.compile(r"cluster\.(pools|roles)\..*|cluster\.extra_roles\.[^.]+\.pool")
-"""The same of keys with names of the user's in them; what an extra role is and does stays."""
 _OF_STAGES = {"stages", "run.num_steps"}
 """Keys that are compared stage by stage: see `changes_of_stages`."""
 
@@ -72,15 +23,22 @@ Changes = dict[str, tuple[Any, Any]]
 """Differences of two configs: old and new value, by key."""
 
 
-def changes_of_keys(
-    saved: bytes, config: RunConfig | SftConfig, *, may_change: Set[str] = MAY_CHANGE | _OF_STAGES
-) -> Changes:
-    """Return what must not differ from a saved config and does, but for the stages."""
-    before, now = _flattened(saved), flatten(asdict(config))
+@cache
+def _may_change(schema: type[BaseModel]) -> re.Pattern[str]:
+    """Return a pattern of the keys whose fields are `resumable`, and of the keys below them."""
+    names = [re.escape(key).replace("NAME", "[^.]+") for key, field in leaves(schema) if is_resumable(field)]
+    return re.compile(rf"(?:{'|'.join(names)})(?:\..+)?")
+
+
+def changes_of_keys(saved: bytes, config: RunConfig | SftConfig) -> Changes:
+    """Return the changes of keys that are not `resumable`, without those of stages."""
+    before, now = _flattened(saved), flatten(config.model_dump())
     return {
         name: (before.get(name), now.get(name))
         for name in before.keys() | now.keys()
-        if before.get(name) != now.get(name) and name not in may_change and not _MAY_CHANGE_IN.fullmatch(name)
+        if before.get(name) != now.get(name)
+        and name not in _OF_STAGES
+        and not _may_change(type(config)).fullmatch(name)
     }
 
 
@@ -89,7 +47,7 @@ def changes_of_stages(saved: bytes, config: RunConfig, *, num_steps_done: int) -
 
     The last of them may be given any number of steps but fewer than are done, as no other step depends on it.
     """
-    before, now = _flattened(saved), flatten(asdict(config))
+    before, now = _flattened(saved), flatten(config.model_dump())
     stages = config.stages or [StageSection(num_steps=config.run.num_steps)]
     begun = stages_begun(saved, num_steps_done=num_steps_done)
     num_steps_before = sum(stage.num_steps for stage in begun[:-1])
@@ -112,7 +70,7 @@ def _filled(stage: StageSection, config: Mapping[str, Any]) -> dict[str, Any]:
         "max_response_tokens": config["rollout.max_response_tokens"],
         "max_turns": config["rollout.max_turns"],
     }
-    return {key: runs.get(key) if value is None else value for key, value in asdict(stage).items()}
+    return {key: runs.get(key) if value is None else value for key, value in stage.model_dump().items()}
 
 
 def stages_begun(saved: bytes, *, num_steps_done: int) -> list[StageSection]:

@@ -6,7 +6,7 @@ before it ended with. So a change of stage is a resume, and nothing else has to 
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.config.schema.checkpoint import StageSection
@@ -54,7 +54,7 @@ def stages_of(config: RunConfig) -> list[Stage]:
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
     stages: list[Stage] = []
     reference_step = 0
-    before = StageSection(num_steps=0)
+    before = StageSection(num_steps=1)
     for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True)):
         start = end - stage.num_steps
         reference_step = start if stage.update_reference else reference_step
@@ -87,7 +87,12 @@ def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig
     """Return `config` with what the stage changes in it."""
     lengths = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
     changed = {name: value for name, value in lengths.items() if value is not None}
-    data = replace(config.data, train_files=_files_of(stage, config))
-    return replace(
-        config, run=replace(config.run, num_steps=end), data=data, rollout=replace(config.rollout, **changed), stages=[]
+    data = config.data.model_copy(update={"train_files": _files_of(stage, config)})
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update={"num_steps": end}),
+            "data": data,
+            "rollout": config.rollout.model_copy(update=changed),
+            "stages": [],
+        }
     )

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config.load import LoadedConfig, load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import RolloutError
 from agentrl.observability.reports.failure import describe_failures
 from agentrl.run.plan import EvaluationRun, evaluating, prepare_evaluation

@@ -15,7 +15,7 @@ from agentrl.checkpoints.atomic_folder import place_of, written_whole
 from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl.run.directory import RunDirectory
 from agentrl.run.preflight.models.dtype import choose_dtype

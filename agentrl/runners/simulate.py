@@ -21,7 +21,7 @@ from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
 from agentrl.run.plan import check_plugins

@@ -6,7 +6,7 @@ the actor, the loss is a mean over all sampled tokens of a mini-batch, so packin
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +60,7 @@ class Critic:
         """Take the settings; `setup` loads the model."""
         del role
         self._config = config.critic
-        self._source = replace(config.model, path=config.critic.path or config.model.path)
+        self._source = config.model.model_copy(update={"path": config.critic.path or config.model.path})
         self._credit = CreditAssignment(config.algorithm)
         self._kl_coefficient = config.algorithm.kl_coefficient
         self._actor = config.actor

@@ -22,7 +22,7 @@ from typing import Any
 
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import TrajectorySummary

@@ -21,7 +21,7 @@ from rich.console import Console
 from agentrl import clock
 from agentrl.agent_loop.scheduling.rollout_stream import rollout_stream
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start
 from agentrl.simulation.engine import SimulatedEngine
@@ -78,13 +78,10 @@ async def train(
 
 
 async def sync_weights(engines: Sequence[SimulatedEngine], *, version: int) -> None:
-    """Give all engines new weights, as a run does: at once, with what they sample kept."""
-    for engine in engines:
-        await engine.pause("keep")
+    """Give all engines new weights at once, while they sample."""
     await asyncio.sleep(_WEIGHT_SYNC_S)
     for engine in engines:
         await engine.load_weights(_NO_WEIGHTS, version=version)
-        await engine.resume()
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.agent_loop.time_laps import TimeLaps
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.observability.step_time import StepTime, critical_path, num_places, place_shares
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time

@@ -83,7 +83,7 @@ class Stage:
         )
 
     async def play(self, engine: ScriptedEngine, **rollout: Any) -> Trajectory:
-        section = dataclasses.replace(RolloutSection(max_turns=4, max_response_tokens=2000), **rollout)
+        section = RolloutSection(max_turns=4, max_response_tokens=2000).model_copy(update=rollout)
         tool = EchoTool()
         tokens = ChatTokens(self.tokenizer, [tool.schema.as_template_dict()])
         executor = ToolExecutor({"echo": tool}, timeout_s=60, max_calls_per_turn=16, start_timeout_s=60)
@@ -256,7 +256,7 @@ class StallingEngine(ScriptedEngine):
 
     async def generate(self, *arguments: Any, **options: Any) -> Completion:
         completion = await super().generate(*arguments, **options)
-        await self.pause("keep")
+        await self.sleep(1)
         return completion
 
 

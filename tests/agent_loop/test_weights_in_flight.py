@@ -12,7 +12,7 @@ from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start

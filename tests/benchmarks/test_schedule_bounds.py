@@ -19,7 +19,7 @@ from benchmarks.rollout.schedule_bounds import (
 
 A_MS, B_MS = 6.0, 0.5
 SECTION = SimulatedEngineSection(
-    step_ms=A_MS, step_ms_per_request=B_MS, step_ms_per_prefill_token=0.0, kv_tokens=10**9, max_running=256
+    step_ms=A_MS, step_ms_per_request=B_MS, step_ms_per_prefill_token=0.0, kv_tokens=10**8, max_running=256
 )
 
 
@@ -46,19 +46,22 @@ def test_of_trajectories_alike_all_at_once_is_the_best(number: int):
 
 
 def test_no_batch_is_fuller_than_an_engine_allows():
-    work = alike(100, section=replace(SECTION, max_running=10))
+    work = alike(100, section=SECTION.model_copy(update={"max_running": 10}))
     assert least_of_any_s(work) == pytest.approx(1e-3 * 1000 * 10 * (A_MS + 10 * B_MS), rel=2e-3)
 
 
 def test_steps_are_as_many_as_the_memory_takes():
     # 100 trajectories that hold 500 tokens in the mean of their 1,000 steps; the memory has 5,000: ten at once.
-    work = alike(100, section=replace(SECTION, kv_tokens=5000), sampled_held=100 * 1000 * 500.0)
+    work = alike(100, section=SECTION.model_copy(update={"kv_tokens": 5000}), sampled_held=100 * 1000 * 500.0)
     assert least_of_any_s(work) == pytest.approx(1e-3 * 1000 * 10 * (A_MS + 10 * B_MS), rel=2e-3)
 
 
 def test_what_waits_for_a_tool_and_is_not_computed_twice_holds_its_memory():
     work = alike(
-        100, section=replace(SECTION, kv_tokens=5000), tool_s=np.full(100, 30.0), tool_held_s=100 * 30.0 * 1000
+        100,
+        section=SECTION.model_copy(update={"kv_tokens": 5000}),
+        tool_s=np.full(100, 30.0),
+        tool_held_s=100 * 30.0 * 1000,
     )
     assert least_of_any_s(work) < 100
     assert least_without_recomputation_s(work) == pytest.approx(100 * 30.0 * 1000 / 5000)
@@ -66,7 +69,7 @@ def test_what_waits_for_a_tool_and_is_not_computed_twice_holds_its_memory():
 
 @pytest.mark.parametrize("num_places", [1, 4])
 def test_with_room_for_few_at_their_longest_they_come_one_after_the_other(num_places: int):
-    work = alike(100, section=replace(SECTION, kv_tokens=2000 * num_places + 1999))
+    work = alike(100, section=SECTION.model_copy(update={"kv_tokens": 2000 * num_places + 1999}))
     rounds = 100 / num_places
     assert least_with_reservations_s(work) == pytest.approx(1e-3 * rounds * 1000 * (A_MS + num_places * B_MS), rel=2e-3)
 

@@ -17,9 +17,11 @@ from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import Places
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
-from agentrl.config.schema.run import RolloutSection, RunConfig
+from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from tests.cluster.workers import PlainWorker
+
+MODEL = ModelSection(path="")
 
 
 async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:
@@ -42,7 +44,7 @@ async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) 
         pools={"policy": PoolSection(processes_per_node=[1, 1], num_cpus=0.4)},
         roles={"actor_rollout_ref": "policy"},
     )
-    config = RunConfig(cluster=cluster, rollout=RolloutSection(num_workers=1))
+    config = RunConfig(model=MODEL, cluster=cluster, rollout=RolloutSection(num_workers=1))
     nodes = Nodes(max_wait_s=600, history=RunHistory())
     leave()
     first = await refusal_of(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1))

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -150,8 +150,8 @@ async def test_layouts_have_the_same_losses(
     local_ray: Path, uninterrupted: Uninterrupted, layout: Sequence[tuple[str, int]], ranks_per_row: int
 ):
     expected, config = await uninterrupted.curve(), uninterrupted.config
-    actor = replace(config.actor, sequence_parallel_size=ranks_per_row)
-    async with running(replace(config, actor=actor), layout) as learner:
+    actor = config.actor.model_copy(update={"sequence_parallel_size": ranks_per_row})
+    async with running(config.model_copy(update={"actor": actor}), layout) as learner:
         ours = await curve(learner, *STEPS)
     assert_close(ours, expected)
     assert {name.partition("/")[0] for name in ours[0]} == {"actor", "critic", "reward_model"}

@@ -7,8 +7,10 @@ from typing import Any, cast
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.schema.algorithm import AlgorithmSection, LoraSection
-from agentrl.config.schema.run import ActorSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RunConfig
 from tests.training.training_cases import make_group
+
+MODEL = ModelSection(path="")
 
 
 class ScriptedActor:
@@ -35,7 +37,11 @@ class ScriptedActor:
 
 async def test_the_actor_says_what_its_base_model_would():
     actor = ScriptedActor()
-    config = RunConfig(actor=ActorSection(lora=LoraSection(rank=4)), algorithm=AlgorithmSection(kl_coefficient=0.1))
+    config = RunConfig(
+        model=MODEL,
+        actor=ActorSection(lora=LoraSection(rank=4)),
+        algorithm=AlgorithmSection(kl_coefficient=0.1),
+    )
     learner = Learner(config, lambda: [cast(WorkerGroup, actor)])
     await learner.update([make_group(random.Random(0), "p", 4)], step=1)
     assert actor.asked == [("score", "actor", "reference_logprobs"), ("update", "actor", "ref_logprobs")]

@@ -13,10 +13,12 @@ from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.schema.algorithm import AlgorithmSection, RewardModelSection
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
-from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.run import ModelSection, RewardSection, RunConfig
 from agentrl.errors import ModelDiedError
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from tests.training.training_cases import make_group
+
+MODEL = ModelSection(path="")
 
 ROLES = ("actor", "ref", "critic", "reward")
 NEEDS = frozenset({"ref_logprobs", "old_logprobs", "values"})
@@ -70,6 +72,7 @@ def _soon(value: float) -> "asyncio.Future[float]":
 def play(pool_of: Mapping[str, str], *, num_updates: int = 1, dies_at: str = "") -> dict[str, list[Span]]:
     """Return when each component computed, in seconds since the start."""
     config = RunConfig(
+        model=MODEL,
         algorithm=AlgorithmSection(advantage="gae", kl_coefficient=0.1, kl_in="reward"),
         reward=RewardSection(model=RewardModelSection(path="a classifier")),
         cluster=ClusterSection(
@@ -117,7 +120,7 @@ def test_a_death_in_one_pool_ends_the_update_in_all_of_them():
 
 
 def test_restarts_are_counted_through_all_stages_of_a_run():
-    config, history = RunConfig(), RunHistory()
+    config, history = RunConfig(model=MODEL), RunHistory()
 
     async def stage(*, restarts: bool) -> float:
         learner = Learner(config, lambda: [cast(WorkerGroup, SlowGroup("actor", {}, needs=frozenset()))], history)

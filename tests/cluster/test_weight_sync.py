@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -20,6 +19,8 @@ from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerE
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
+
+MODEL = ModelSection(path="")
 
 
 class RecordingEngine:
@@ -96,7 +97,7 @@ class World:
         self.actor = RecordingActor(self.calls)
         self.engines: list[RecordingEngine] = []
         self.fleet = EngineFleet(self._launch, num_engines=num_engines)
-        config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(**cluster))
+        config = RunConfig(model=MODEL, cluster=ClusterSection(**cluster))
         self.sync = WeightSync(config, cast(Any, self.actor), self.fleet, WeightRelays())
 
     def _launch(self, index: int) -> Any:
@@ -276,7 +277,7 @@ def test_an_engine_that_is_gone_has_no_peak():
 def together(num_processes: int, **cluster: Any) -> RunConfig:
     pools, roles = {"all": PoolSection(num_processes=num_processes)}, {"actor_rollout": "all"}
     return RunConfig(
-        model=ModelSection(path=""),
+        model=MODEL,
         actor=ActorSection(num_workers=num_processes),
         cluster=ClusterSection(pools=pools, roles=roles, **cluster),
     )
@@ -285,17 +286,25 @@ def together(num_processes: int, **cluster: Any) -> RunConfig:
 def test_weights_do_not_travel_where_the_only_rank_has_the_engine_in_its_process():
     assert transport_of(together(1)) == Transport.IN_PROCESS
     assert transport_of(together(2)) == Transport.SHARED_MEMORY
-    assert transport_of(RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc"))) == Transport.CUDA_IPC
+    assert (
+        transport_of(RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="cuda_ipc"))) == Transport.CUDA_IPC
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (RunConfig(cluster=ClusterSection(weight_transport="broadcast", check_weights=True)), "is `broadcast`"),
-        (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc", check_weights=True)), "is `cuda_ipc`"),
+        (
+            RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="broadcast", check_weights=True)),
+            "is `broadcast`",
+        ),
+        (
+            RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="cuda_ipc", check_weights=True)),
+            "is `cuda_ipc`",
+        ),
         (together(1, check_weights=True), "`cluster.roles.actor_rollout` is a single process"),
         (together(2, check_weights=True), None),
-        (RunConfig(cluster=ClusterSection(check_weights=True)), None),
+        (RunConfig(model=MODEL, cluster=ClusterSection(check_weights=True)), None),
     ],
 )
 def test_weights_are_compared_only_where_they_are_in_shared_memory(config: RunConfig, reason: str | None):
@@ -324,13 +333,13 @@ def test_a_transport_between_processes_is_refused_for_engines_in_the_actors_own(
 def test_without_pools_a_transport_is_refused_once_the_gpus_are_counted(
     transport: Any, num_gpus: float, words: str | None
 ):
-    config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(weight_transport=transport))
+    config = RunConfig(model=MODEL, cluster=ClusterSection(weight_transport=transport))
     with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
         require_transport(config, num_gpus=num_gpus)
 
 
 def test_engines_that_sleep_during_updates_cannot_roll_out_ahead():
-    config = RunConfig(model=ModelSection(path=""), cluster=ClusterSection(colocated=True))
+    config = RunConfig(model=MODEL, cluster=ClusterSection(colocated=True))
     assert not any("colocated" in problem for problem in layout_problems(config))
-    ahead = replace(config, rollout=RolloutSection(max_staleness=1))
+    ahead = config.model_copy(update={"rollout": RolloutSection(max_staleness=1)})
     assert any("`cluster.colocated`" in problem for problem in layout_problems(ahead))

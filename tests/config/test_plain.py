@@ -21,8 +21,8 @@ def test_a_dict_becomes_a_typed_object() -> None:
     ("config", "message"),
     [
         ({}, "f.yaml: `a.num_things` is missing"),
-        ({"num_things": "2"}, "f.yaml: `a.num_things` is '2': input should be a valid integer"),
-        ({"num_things": 0}, "f.yaml: `a.num_things` is 0: input should be greater than or equal to 1"),
+        ({"num_things": "2"}, "f.yaml: `a.num_things` is '2', and must be a whole number"),
+        ({"num_things": 0}, "f.yaml: `a.num_things` is 0, and must be at least 1"),
         ({"num_things": 1, "nam": "y"}, "f.yaml: unknown key `a.nam`. Did you mean `name`?"),
         ({"num_things": 1, "zzz": 1}, "f.yaml: unknown key `a.zzz`. Known keys: `num_things`, `name`"),
     ],

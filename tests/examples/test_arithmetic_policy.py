@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
-from agentrl.config.load import SHIPPED_FOLDER
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.tools.loader import load_tool_file
 from agentrl.tools.python_tool import PYTHON_TOOL_SCHEMA

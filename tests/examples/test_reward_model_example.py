@@ -1,7 +1,8 @@
 from itertools import islice
 from pathlib import Path
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.run.preflight.models.folders import check_models
 from agentrl.training.model.decoder import load_classifier
 from agentrl.training.model.scalar_model import classifier_model

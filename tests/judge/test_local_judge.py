@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -137,7 +136,7 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
 
 @pytest.mark.slow
 async def test_a_judge_that_is_killed_is_started_again_at_the_same_address() -> None:
-    with LocalJudge(replace(SECTION, max_wall_time_s=60.0), host="127.0.0.6") as judge:
+    with LocalJudge(SECTION.model_copy(update={"max_wall_time_s": 60.0}), host="127.0.0.6") as judge:
         url = judge.url
         client = JudgeClient([url], token=None, concurrency=2, batch_size=8, batch_timeout_s=30.0)
         await client.start()

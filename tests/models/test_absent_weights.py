@@ -21,7 +21,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.schema.run import ModelSection
 from agentrl.config.sft_load import load_sft_config
 from agentrl.engine.embedded.model import LanguageModel

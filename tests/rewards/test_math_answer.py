@@ -1,6 +1,5 @@
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -86,7 +85,11 @@ async def test_the_format_comes_from_the_config() -> None:
     section = RewardSection(answer_format="boxed")
     assert await score(cast(MathAnswerReward, build_reward(section)), "5", r"\boxed{5}") == 1.0
     assert (
-        await score(cast(MathAnswerReward, build_reward(replace(section, answer_format="hashes"))), "5", r"\boxed{5}")
+        await score(
+            cast(MathAnswerReward, build_reward(section.model_copy(update={"answer_format": "hashes"}))),
+            "5",
+            r"\boxed{5}",
+        )
         == 0.0
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from tests.runners.run_process import finish_run
 

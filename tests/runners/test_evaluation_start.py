@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.run.plan import EvaluationPlan, prepare_evaluation
 from agentrl.runners.evaluate import require_measured, result_table

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.checkpoints.store import RunState
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.run.directory import RunDirectory
 from agentrl.runners import export

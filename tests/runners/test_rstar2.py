@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.observability.metrics_file import MetricsRow
 from agentrl.runners import rstar2
 from agentrl.runners.export import export

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError, ToolError
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
@@ -62,7 +62,7 @@ def test_what_waits_in_real_time_is_refused(override: str):
     ("override", "message"),
     [
         ("rollout.simulated.min_turns=11", "`rollout.simulated.min_turns` is 11, more than `max_turns` \\(10\\)"),
-        ("reward.config={accuracy: 1.5}", "`accuracy` is 1.5: input should be less than or equal to 1"),
+        ("reward.config={accuracy: 1.5}", "`accuracy` is 1.5, and must be at most 1"),
     ],
 )
 def test_what_no_engine_could_do_is_refused_before_it_is_played(override: str, message: str):

@@ -142,7 +142,7 @@ def test_mini_batches_use_old_logprobs_from_before_the_first(
 def test_a_second_epoch_uses_old_logprobs_from_before_the_first(
     policy: ModelSection, start: Start, start_weights: dict[str, Tensor], num_mini_batches: int
 ):
-    actor, plain = start(actor=dataclasses.replace(ACTOR, epochs_per_step=2)), PlainGrpo(policy.path)
+    actor, plain = start(actor=ACTOR.model_copy(update={"epochs_per_step": 2})), PlainGrpo(policy.path)
     groups = groups_of(4)
     parts = [groups] if num_mini_batches == 1 else [groups[:2], groups[2:]]
     metrics, expected = update(actor, groups, num_mini_batches=num_mini_batches), plain.update(parts * 2)
@@ -209,7 +209,8 @@ def test_aggregation_does_not_depend_on_the_packing(
     for size in (64, max_tokens):
         algorithm = AlgorithmSection(aggregation=aggregation)
         actor = start(
-            actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=size, max_grad_norm=1e9), algorithm=algorithm
+            actor=ACTOR.model_copy(update={"max_tokens_per_micro_batch": size, "max_grad_norm": 1e9}),
+            algorithm=algorithm,
         )
         metrics = update(actor, groups_of(3))
         results.append((metrics["actor/loss"], metrics["actor/grad_norm"], weights_of(actor)))
@@ -258,7 +259,7 @@ def test_packing_and_accumulation_do_not_change_the_update(
 ):
     groups, results = groups_of(3), []
     for size in (64, max_tokens):
-        actor = start(actor=dataclasses.replace(ACTOR, max_tokens_per_micro_batch=size))
+        actor = start(actor=ACTOR.model_copy(update={"max_tokens_per_micro_batch": size}))
         metrics = update(actor, groups)
         results.append((metrics["actor/grad_norm"], metrics["actor/entropy"], weights_of(actor)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
@@ -267,20 +268,20 @@ def test_packing_and_accumulation_do_not_change_the_update(
 
 
 def test_a_learning_rate_of_zero_changes_no_weight(start: Start):
-    actor = start(actor=dataclasses.replace(ACTOR, learning_rate=0.0))
+    actor = start(actor=ACTOR.model_copy(update={"learning_rate": 0.0}))
     before = weights_of(actor)
     update(actor, groups_of(2))
     assert_same(before, weights_of(actor))
 
 
 def test_the_learning_rate_warms_up_with_the_steps(start: Start):
-    actor = start(actor=dataclasses.replace(ACTOR, warmup_steps=4))
+    actor = start(actor=ACTOR.model_copy(update={"warmup_steps": 4}))
     rates = [update(actor, groups_of(1), step=step)["actor/learning_rate"] for step in (1, 2, 9)]
     assert rates == [0.0025, 0.005, 0.01]
 
 
 def test_the_learning_rate_decays_with_the_step_also_in_a_new_actor(start: Start):
-    config = dataclasses.replace(ACTOR, warmup_steps=1, decay_steps=3, final_learning_rate_fraction=0.0)
+    config = ACTOR.model_copy(update={"warmup_steps": 1, "decay_steps": 3, "final_learning_rate_fraction": 0.0})
     rates = [update(start(actor=config), groups_of(1), step=step)["actor/learning_rate"] for step in (1, 2, 3, 4)]
     assert rates == pytest.approx([0.01, 0.005, 0.0, 0.0])
 
@@ -338,7 +339,7 @@ def test_a_nan_loss_stops_the_run(start: Start, policy: ModelSection, tmp_path: 
 def test_logprobs_do_not_depend_on_the_packing(start: Start):
     trajectories = [trajectory.ref for trajectory in groups_of(1)[0].trajectories]
     packed = start().logprobs(trajectories)
-    single = dataclasses.replace(ACTOR, max_tokens_per_micro_batch=1)
+    single = ACTOR.model_copy(update={"max_tokens_per_micro_batch": 1})
     alone = [start(actor=single).logprobs([trajectory])[0] for trajectory in trajectories]
     assert [len(row) for row in packed] == [sum(trajectory.response_mask) for trajectory in trajectories]
     for together, apart in zip(packed, alone, strict=True):
@@ -371,7 +372,7 @@ def test_a_resumed_actor_continues_exactly(start: Start, tmp_path: Path):
 def test_an_export_loads_as_an_ordinary_model_with_its_tokenizer(
     start: Start, policy: ModelSection, tmp_path: Path, dtype: str
 ):
-    actor = start(model=dataclasses.replace(policy, dtype=dtype))
+    actor = start(model=policy.model_copy(update={"dtype": dtype}))
     update(actor, groups_of(1))
     actor.export(str(tmp_path))
     exported = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
@@ -388,7 +389,7 @@ def test_an_export_loads_as_an_ordinary_model_with_its_tokenizer(
 def test_bfloat16_is_close_to_float32_with_float32_master_weights(start: Start, policy: ModelSection):
     groups = groups_of(2)
     exact = update(start(), groups)
-    actor = start(model=dataclasses.replace(policy, dtype="bfloat16"))
+    actor = start(model=policy.model_copy(update={"dtype": "bfloat16"}))
     rounded = update(actor, groups)
     assert rounded["actor/entropy"] == pytest.approx(exact["actor/entropy"], rel=0.02)
     assert rounded["actor/grad_norm"] == pytest.approx(exact["actor/grad_norm"], rel=0.1)

@@ -5,7 +5,6 @@ import stat
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +83,7 @@ def test_every_file_equals_the_actors(
 def test_factors_are_merged_as_in_the_actor_and_also_written_separately(
     parallel: Parallel, policy: ModelSection, tmp_path: Path
 ):
-    config = config_of(replace(policy, dtype="bfloat16"), lora=LORA)
+    config = config_of(policy.model_copy(update={"dtype": "bfloat16"}), lora=LORA)
     record(config, parallel, f"{tmp_path}/checkpoint", tmp_path / "actors")
     export_checkpoint(f"{tmp_path}/checkpoint", config, f"{tmp_path}/ours")
     ours = files(tmp_path / "ours")

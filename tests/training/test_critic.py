@@ -1,6 +1,5 @@
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def context() -> Iterator[RoleContext]:
 
 
 def start(policy: ModelSection, context: RoleContext, *, critic: CriticSection = CRITIC, **settings: Any) -> Critic:
-    started = Critic(RunConfig(model=policy, critic=critic, algorithm=replace(GAE, **settings)), "critic")
+    started = Critic(RunConfig(model=policy, critic=critic, algorithm=GAE.model_copy(update=settings)), "critic")
     started.setup(context)
     return started
 
@@ -109,7 +108,7 @@ def test_a_new_critic_predicts_zero(policy: ModelSection, context: RoleContext):
 def test_three_updates_equal_a_plain_loop(
     policy: ModelSection, context: RoleContext, num_mini_batches: int, num_epochs: int
 ):
-    critic = start(policy, context, critic=replace(CRITIC, epochs_per_step=num_epochs))
+    critic = start(policy, context, critic=CRITIC.model_copy(update={"epochs_per_step": num_epochs}))
     plain = PlainCritic(policy.path)
     for step in (1, 2, 3):
         groups = groups_of(2, seed=step)
@@ -152,7 +151,9 @@ def targets(trajectory: Trajectory) -> Tensor:
 
 def test_packing_does_not_change_the_update(policy: ModelSection, context: RoleContext):
     norms = [
-        update(start(policy, context, critic=replace(CRITIC, max_tokens_per_micro_batch=size)), groups_of(2))
+        update(
+            start(policy, context, critic=CRITIC.model_copy(update={"max_tokens_per_micro_batch": size})), groups_of(2)
+        )
         for size in (1, 10_000)
     ]
     assert norms[0]["critic/grad_norm"] == pytest.approx(norms[1]["critic/grad_norm"], rel=1e-4)
@@ -169,7 +170,9 @@ def test_a_critic_learns_the_returns(policy: ModelSection, context: RoleContext)
 
 def test_values_are_clipped_only_with_a_clip(policy: ModelSection, context: RoleContext):
     def clipped(value_clip: float) -> float:
-        critic = start(policy, context, critic=replace(CRITIC, value_clip=value_clip, learning_rate=0.05))
+        critic = start(
+            policy, context, critic=CRITIC.model_copy(update={"value_clip": value_clip, "learning_rate": 0.05})
+        )
         return update(critic, groups_of(4), num_mini_batches=4)["critic/clip_fraction"]
 
     assert clipped(0.0) == 0.0
@@ -181,7 +184,7 @@ def test_the_backbone_may_come_from_another_folder(policy: ModelSection, context
     with torch.no_grad():
         other.norm.weight.fill_(2.0)
     other.save_pretrained(tmp_path)
-    critic = start(policy, context, critic=replace(CRITIC, path=str(tmp_path)))
+    critic = start(policy, context, critic=CRITIC.model_copy(update={"path": str(tmp_path)}))
     [weight] = [value for name, value in critic._model.named_parameters() if name.endswith("backbone.norm.weight")]
     assert weight.full_tensor().tolist() == [2.0] * 32  # type: ignore[attr-defined]
 
@@ -201,14 +204,14 @@ def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: RoleC
 def test_a_reset_critic_clears_its_moments_and_restarts_the_warm_up(
     policy: ModelSection, context: RoleContext, tmp_path: Any
 ):
-    critic = start(policy, context, critic=replace(CRITIC, warmup_steps=4))
+    critic = start(policy, context, critic=CRITIC.model_copy(update={"warmup_steps": 4}))
     update(critic, groups_of(2), step=6)
     critic.reset_optimiser(6)
     assert not critic._optimiser.state
     assert update(critic, groups_of(2), step=7)["critic/learning_rate"] == pytest.approx(0.01 / 4)
     critic.save(str(tmp_path / "critic"))
     critic.close()
-    resumed = start(policy, context, critic=replace(CRITIC, warmup_steps=4))
+    resumed = start(policy, context, critic=CRITIC.model_copy(update={"warmup_steps": 4}))
     resumed.load(str(tmp_path / "critic"))
     assert update(resumed, groups_of(2), step=8)["critic/learning_rate"] == pytest.approx(0.01 / 2)
 

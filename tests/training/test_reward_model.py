@@ -1,7 +1,6 @@
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +82,7 @@ def test_a_reward_model_is_read_in_parts_into_the_type_of_the_computation(
     opened = open_classifier(str(classifier))
     assert opened.files is not None
     assert {weight.device.type for weight in opened.model.parameters()} == {"meta"}
-    half = start(replace(policy, dtype="bfloat16"), context, RewardModelSection(path=str(classifier)))
+    half = start(policy.model_copy(update={"dtype": "bfloat16"}), context, RewardModelSection(path=str(classifier)))
     saved = AutoModelForSequenceClassification.from_pretrained(classifier).state_dict()
     held = {
         name.replace("backbone.", "model.").replace("head.", "score."): weight

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from tests.training.two_ranks import Rank, make_step, start_rank, step_groups
 
 @pytest.fixture
 def rank(policy: ModelSection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
-    monkeypatch.setattr(two_ranks, "ACTOR", replace(two_ranks.ACTOR, warmup_steps=4))
+    monkeypatch.setattr(two_ranks, "ACTOR", two_ranks.ACTOR.model_copy(update={"warmup_steps": 4}))
     started = start_rank(alone(), policy.path)
     yield started
     started.close()

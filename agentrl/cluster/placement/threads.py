@@ -4,7 +4,6 @@ Engines and ranks take turns with all cores, unless rollouts go on while the act
 """
 
 import os
-from dataclasses import replace
 
 from agentrl.config.layout import layout, processes_per_node
 from agentrl.config.schema.run import RunConfig
@@ -30,7 +29,9 @@ def threads_per_engine(config: RunConfig, cores: int | None = None) -> int:
 
 def with_threads(config: RunConfig) -> RunConfig:
     """Return the config with an engine's threads filled in from the cores of this process; call it in the engine's process."""
-    return replace(config, rollout=replace(config.rollout, num_threads_per_engine=threads_per_engine(config)))
+    return config.model_copy(
+        update={"rollout": config.rollout.model_copy(update={"num_threads_per_engine": threads_per_engine(config)})}
+    )
 
 
 def _engines_per_node(config: RunConfig) -> int:

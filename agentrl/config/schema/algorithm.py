@@ -1,38 +1,53 @@
 """Sections of the learning algorithm: selection, advantages, losses, critic, reward model and LoRA."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from agentrl.config.schema.fields import (
+    Amount,
+    AmountOrZero,
+    BelowOne,
+    Count,
+    CountOrZero,
+    Number,
+    Processes,
+    Section,
+    Share,
+    known_or_path,
+    resumable,
+)
+from agentrl.config.schema.paths import InputPath
 
 
-@dataclass(frozen=True)
-class UpdateSection:
+class UpdateSection(Section):
     """The optimiser, and its batch sizes."""
 
-    learning_rate: float = 1e-6
+    learning_rate: BelowOne = 1e-6
     """AdamW learning rate after warm-up."""
-    warmup_steps: int = 20
+    warmup_steps: CountOrZero = 20
     """Steps over which the learning rate rises linearly."""
-    decay_steps: int = 0
+    decay_steps: CountOrZero = 0
     """Steps, warm-up included, after which the learning rate has fallen along half a cosine to `final_learning_rate_fraction`,
     where it stays; 0 keeps it constant. A stage with `reset_optimiser` restarts the count.
     """
-    final_learning_rate_fraction: float = 0.1
+    final_learning_rate_fraction: Share = 0.1
     """Share of the learning rate at the end of the decay."""
-    weight_decay: float = 0.01
+    weight_decay: AmountOrZero = 0.01
     """AdamW weight decay."""
-    adam_beta1: float = 0.9
+    adam_beta1: BelowOne = 0.9
     """AdamW first-moment decay."""
-    adam_beta2: float = 0.999
+    adam_beta2: BelowOne = 0.999
     """AdamW second-moment decay."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Amount = 1.0
     """Gradients are clipped to this global norm."""
-    mini_batches_per_step: int = 1
+    mini_batches_per_step: Count = 1
     """Optimiser updates per step, each on a part of its trajectories; a divisor of `rollout.prompts_per_step`, though parts
     differ in size after groups were dropped. With 1 and one epoch, every ratio is 1 and no clipping takes effect.
     """
-    epochs_per_step: int = 1
+    epochs_per_step: Processes = 1
     """Passes over these mini-batches; ratios refer to the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
-    max_tokens_per_micro_batch: int = 16384
+    max_tokens_per_micro_batch: Count = resumable(16384)
     """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
 
 
@@ -44,34 +59,33 @@ AGGREGATION_NAMES = ("token_mean", "trajectory_mean", "fixed_length")
 KL_ESTIMATOR_NAMES = ("k1", "k2", "k3")
 
 
-@dataclass(frozen=True)
-class SelectionSection:
+class SelectionSection(Section):
     """Selection of the trajectories of a group that are trained on."""
 
     method: Literal["all", "resample_on_correct"] = "resample_on_correct"
     """`resample_on_correct` is GRPO-RoC; `all` is plain GRPO."""
-    keep: int = 0
+    keep: CountOrZero = 0
     """Trajectories kept per group by `resample_on_correct`; 0 keeps half of `rollout.samples_per_prompt`, as in the paper."""
     positives: Literal["weighted", "sorted"] = "weighted"
     """Draw correct trajectories by quality (the paper), or take the best in order (the released code)."""
-    min_positives: int = 1
+    min_positives: CountOrZero = 1
     """Smallest number of solved trajectories kept, if there are as many."""
-    min_negatives: int = 1
+    min_negatives: CountOrZero = 1
     """Smallest number of other trajectories kept, if there are as many."""
     metric: str | None = None
     """Metric of the reward, such as `accuracy`, used instead of the reward for equal groups, the resampling, the pass rates of
     stages, and accuracy and pass@k in validation; absent: the reward itself.
     """
-    solved_at: float = 1.0
+    solved_at: Number = 1.0
     """Smallest reward, or value of `metric`, of a solved trajectory."""
     drop_equal_reward: bool = True
     """Drop groups whose rewards (or values of `metric`) are all equal, before the resampling: with the group's mean as baseline
     their advantages are 0, unless a reward model scores them differently. A KL term, an entropy bonus and advantages per token
     still have a gradient there.
     """
-    min_group_size: int = 2
+    min_group_size: Count = 2
     """Groups with fewer scored trajectories are dropped."""
-    max_refill_rounds: int = 1
+    max_refill_rounds: CountOrZero = 1
     """Rounds of fresh prompts that replace dropped groups within a step."""
 
     def num_kept(self, samples_per_prompt: int) -> int:
@@ -81,8 +95,7 @@ class SelectionSection:
         return self.keep or min(samples_per_prompt, max(2, samples_per_prompt // 2))  # advantages compare at least two
 
 
-@dataclass(frozen=True)
-class RolloutCorrectionSection:
+class RolloutCorrectionSection(Section):
     """Importance weights that correct differences between engine and actor: older weights, or other arithmetic."""
 
     method: Literal["none", "truncate", "mask"] = "none"
@@ -93,19 +106,18 @@ class RolloutCorrectionSection:
     """Ratio of each token (`token`), their product over the trajectory (`trajectory`; TRL's and verl's `sequence`), or its
     geometric mean (`geometric`), which does not grow with length.
     """
-    min_ratio: float = 0.5
+    min_ratio: AmountOrZero = 0.5
     """Lower bound, for `mask` only."""
-    max_ratio: float = 2.0
+    max_ratio: Amount = 2.0
     """Upper bound."""
 
 
-@dataclass(frozen=True)
-class AlgorithmSection:
+class AlgorithmSection(Section):
     """The learning algorithm, from rewards to the loss."""
 
-    selection: SelectionSection = field(default_factory=SelectionSection)
+    selection: SelectionSection = Field(default_factory=SelectionSection)
     """Selection of the trajectories of a group that are trained on."""
-    advantage: str = "grpo"
+    advantage: Annotated[str, known_or_path((*ADVANTAGE_NAMES, *TOKEN_ADVANTAGE_NAMES))] = "grpo"
     """Estimator of the advantages. One value per trajectory: `grpo` (the group's mean is the baseline), `rloo` (the mean of the
     others), `reinforce_plus_plus_baseline` (normalised over all tokens of the step), or the import path of your own function
     (`agentrl.algorithms.advantage`). One per token: `reinforce_plus_plus` (discounted rewards), `gae` (a critic is the
@@ -115,40 +127,40 @@ class AlgorithmSection:
     """Divide advantages by their standard deviation: over the group (`grpo`), the step's trajectories (`rloo`), or the step's
     tokens (others); Dr. GRPO does not. Those over the step are also centred on its mean.
     """
-    discount: float = 1.0
+    discount: Share = 1.0
     """Discount factor per token, for advantages per token."""
-    gae_lambda: float = 1.0
+    gae_lambda: Share = 1.0
     """Lambda of `gae`: 0 uses the critic alone, 1 the rewards alone."""
-    policy_loss: str = "ppo"
+    policy_loss: Annotated[str, known_or_path(POLICY_LOSS_NAMES)] = "ppo"
     """`ppo`, `gspo` (one ratio per trajectory), `cispo` (clipped weights), or the import path of your own function
     (`agentrl.algorithms.policy_loss`).
     """
-    aggregation: str = "token_mean"
+    aggregation: Annotated[str, known_or_path(AGGREGATION_NAMES)] = "token_mean"
     """Weights of tokens in the loss of a mini-batch: equal for all tokens (`token_mean`), equal for all trajectories
     (`trajectory_mean`), 1 / `rollout.max_response_tokens` (`fixed_length`, Dr. GRPO), or the import path of your own function
     (`agentrl.algorithms.aggregation`).
     """
-    clip_ratio_low: float = 0.2
+    clip_ratio_low: AmountOrZero = 0.2
     """Lower PPO clip: ratios below 1 - this are clipped. At most 1, which clips none."""
-    clip_ratio_high: float = 0.28
+    clip_ratio_high: AmountOrZero = 0.28
     """Upper PPO clip: ratios above 1 + this are clipped (clip-higher)."""
-    clip_ratio_dual: float = 0.0
+    clip_ratio_dual: AmountOrZero = 0.0
     """Upper bound of the ratio for negative advantages (dual clip, usually 3); 0: no bound."""
-    kl_coefficient: float = 0.0
+    kl_coefficient: AmountOrZero = 0.0
     """Weight of the KL term against the frozen starting policy; 0 builds no reference model."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Place of the KL term: in the loss, with its gradient, or in the reward, as a cost of each token."""
-    kl_target: float = 0.0
+    kl_target: AmountOrZero = 0.0
     """Target KL in nats per trajectory, to which the coefficient is adapted after each step; 0 keeps `kl_coefficient`."""
-    kl_horizon: int = 10_000
+    kl_horizon: Count = 10_000
     """Number of trajectories over which the coefficient changes by at most a factor of e^0.2."""
-    kl_estimator: str = "k3"
+    kl_estimator: Annotated[str, known_or_path(KL_ESTIMATOR_NAMES)] = "k3"
     """Estimator of the KL divergence from sampled tokens: `k1`, `k2`, `k3`, or the import path of your own function
     (`agentrl.algorithms.kl_divergence`). In the loss, `k1` has a mean gradient of 0 on fresh samples; use `k2` or `k3` there.
     """
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: AmountOrZero = 0.0
     """Weight of the mean entropy in the objective, as a bonus."""
-    rollout_correction: RolloutCorrectionSection = field(default_factory=RolloutCorrectionSection)
+    rollout_correction: RolloutCorrectionSection = Field(default_factory=RolloutCorrectionSection)
     """Importance weights for the mismatch of engine and actor; use them if `rollout.max_staleness` is above 0."""
 
     @property
@@ -157,39 +169,36 @@ class AlgorithmSection:
         return self.kl_coefficient > 0 and self.kl_in == "reward"
 
 
-@dataclass(frozen=True)
-class LoraSection:
+class LoraSection(Section):
     """LoRA: low-rank factors that are trained instead of the linear weights (arXiv:2106.09685), with PEFT."""
 
-    rank: int = 0
+    rank: CountOrZero = 0
     """Rank of the factors; 0 trains the weights themselves. With LoRA the base model is the reference; no copy is loaded."""
-    alpha: int = 32
+    alpha: Count = 32
     """Scale: the product of the factors times `alpha / rank` is added to a weight."""
-    target_modules: list[str] = field(default_factory=list)
+    target_modules: list[str] = []
     """Names of the linear layers that get factors (`q_proj`); empty: all of the decoder."""
 
 
-@dataclass(frozen=True)
 class CriticSection(UpdateSection):
     """The value model, for `algorithm.advantage: gae`."""
 
-    path: str | None = None
+    path: InputPath | None = None
     """Hugging Face folder of its initial backbone; absent: `model.path`. Its head starts at zero."""
-    learning_rate: float = 1e-5
+    learning_rate: BelowOne = 1e-5
     """AdamW learning rate after warm-up."""
-    value_clip: float = 0.5
+    value_clip: AmountOrZero = 0.5
     """Largest change of a value in one step, in units of the reward; 0: no bound."""
 
 
-@dataclass(frozen=True)
-class RewardModelSection:
+class RewardModelSection(Section):
     """A reward model that scores trajectories, in addition to the reward or instead of it."""
 
-    path: str | None = None
+    path: InputPath | None = None
     """Hugging Face folder of a sequence classifier with one label; absent: no reward model."""
-    weight: float = 1.0
+    weight: Number = 1.0
     """Factor of its score in the total reward, `reward.weight` x reward + this x score; negative if low scores are better."""
     activation: Literal["none", "sigmoid"] = "none"
     """Function applied to its output: `sigmoid` gives a probability."""
-    max_tokens_per_micro_batch: int = 16384
+    max_tokens_per_micro_batch: Count = resumable(16384)
     """Packed tokens of one forward pass on one rank."""

@@ -4,41 +4,52 @@ Code takes the section it needs, never the root. Relative paths are resolved by 
 first) before any use.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from omegaconf import MISSING
+from pydantic import Field
 
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection, UpdateSection
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
+from agentrl.config.schema.fields import (
+    Amount,
+    AmountOrZero,
+    Count,
+    CountOrZero,
+    Number,
+    Probability,
+    Processes,
+    Seconds,
+    Section,
+    Share,
+    resumable,
+)
+from agentrl.config.schema.paths import InputFiles, InputPath, RunFolder
 from agentrl.config.schema.reward import RewardSection
 
 DType = Literal["float32", "bfloat16"]
 """Values of `model.dtype` after `auto` is resolved."""
 
 
-@dataclass(frozen=True)
-class RunSection:
+class RunSection(Section):
     """Folder, length and seed of the run."""
 
-    dir: str | None = None
+    dir: RunFolder = None
     """Folder for everything that the run writes; `runs/<config name>` when absent."""
-    num_steps: int = 100
+    num_steps: Count = 100
     """Total number of actor updates; with `stages`, their sum."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Seed of the order of the prompts, the sampling of every turn, and the resampling of groups."""
-    accept_code_changes: bool = False
+    accept_code_changes: bool = resumable(False)
     """Resume although your own tools, rewards or other modules were edited since the run last started."""
 
 
-@dataclass(frozen=True)
-class DataSection:
+class DataSection(Section):
     """Prompts, from JSONL or Parquet files; the columns of rStar2 and verl are read too."""
 
-    train_files: list[str] = MISSING
+    train_files: InputFiles = []
     """Files of training prompts; a pattern (`data/*.parquet`) is all files that it matches, sorted."""
-    validation_files: list[str] = field(default_factory=list)
+    validation_files: InputFiles = []
     """Files of held-out prompts, or patterns; empty means no validation."""
     prompt_key: str = "prompt"
     """Column that holds the chat messages, their JSON text, or one user message as text; by default `messages` is read too."""
@@ -52,63 +63,60 @@ class DataSection:
     """Shuffle each epoch, by the run's seed."""
     on_bad_row: Literal["error", "skip"] = "error"
     """Treatment of unusable rows: refuse the run, or leave them out and report their number and the first reason."""
-    max_prompt_tokens: int = 2048
+    max_prompt_tokens: Count = 2048
     """Tokens of the longest prompt, tools and system text included."""
     overlong_prompts: Literal["error", "drop"] = "error"
     """Treatment of longer prompts: refuse the run and name them, or leave them out and report their number."""
 
 
-@dataclass(frozen=True)
-class ModelSection:
+class ModelSection(Section):
     """The policy."""
 
-    path: str = MISSING
+    path: InputPath
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
-    chat_template: str | None = None
+    chat_template: InputPath | None = None
     """Jinja file that replaces the tokenizer's chat template, exported with the policy; `configs/templates/` has two."""
-    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    template_kwargs: dict[str, Any] = {}
     """Variables for every rendering of the chat template, such as `{enable_thinking: false}`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     """Type of computations and frozen weights; trained weights stay float32. `auto` chooses by this machine."""
 
 
-@dataclass(frozen=True)
-class SimulatedEngineSection:
+class SimulatedEngineSection(Section):
     """The simulated engine, which computes nothing: durations of steps, memory, and lengths of turns.
 
     The times are fitted to published figures of vLLM with an 8B model on one H100 (docs/benchmarks.md); measure your own for
     important plans.
     """
 
-    step_ms: float = 6.4
+    step_ms: Amount = 6.4
     """Base time of a step, in milliseconds."""
-    step_ms_per_request: float = 0.055
+    step_ms_per_request: AmountOrZero = 0.055
     """Time added to a step for each running request, in milliseconds."""
-    step_ms_per_prefill_token: float = 0.06
+    step_ms_per_prefill_token: AmountOrZero = 0.06
     """Time added to a step for each computed prompt token, in milliseconds."""
-    kv_tokens: int = 400_000
+    kv_tokens: Count = 400_000
     """Size of the KV memory in tokens."""
-    max_running: int = 256
+    max_running: Count = 256
     """Largest number of requests that run at once."""
-    max_batched_tokens: int = 8192
+    max_batched_tokens: Count = 8192
     """Largest number of prompt tokens computed in one step; a longer prompt takes several."""
-    turn_tokens_median: float = 400.0
+    turn_tokens_median: Amount = 400.0
     """Median number of tokens of a turn, which is log-normal."""
-    turn_tokens_sigma: float = 0.8
+    turn_tokens_sigma: AmountOrZero = 0.8
     """Standard deviation of the logarithm of a turn's tokens: 0 makes all equal, 1 gives a heavy tail."""
-    prompt_sigma: float = 0.4
+    prompt_sigma: AmountOrZero = 0.4
     """Standard deviation of the logarithm of each prompt's own factor for the length of its turns."""
-    min_turns: int = 2
+    min_turns: Count = 2
     """Turns of the shortest trajectory; each but the last calls a tool."""
-    max_turns: int = 10
+    max_turns: Count = 10
     """Turns of the longest trajectory; all numbers between `min_turns` and this are equally frequent."""
 
 
-@dataclass(frozen=True)
-class OpenAIEngineSection:
+class OpenAIEngineSection(Section):
     """Running servers of OpenAI's completions protocol, for `rollout.engine: openai`; they take no new weights."""
 
-    base_urls: list[str] = field(default_factory=list)
+    base_urls: list[str] = []
     """Address of each server, such as `http://10.0.0.1:8000/v1`; a completion goes to the server with the fewest in flight."""
     model: str | None = None
     """Name under which the servers offer the policy; absent: the only name that they list."""
@@ -116,217 +124,210 @@ class OpenAIEngineSection:
     """Environment variable that holds the servers' bearer token; the token itself is never written."""
 
 
-@dataclass(frozen=True)
-class RolloutSection:
+class RolloutSection(Section):
     """Rollouts: engines, workers, sampling and limits."""
 
     engine: Literal["transformers", "vllm", "openai", "simulated"] = "transformers"
     """`transformers` is the embedded engine, which needs only torch; `vllm` needs vLLM (see docs/installing.md); `openai` uses
     running servers (evaluation only); `simulated` computes nothing and only takes time (`runners.simulate`).
     """
-    openai: OpenAIEngineSection = field(default_factory=OpenAIEngineSection)
+    openai: OpenAIEngineSection = Field(default_factory=OpenAIEngineSection)
     """Servers of OpenAI's completions protocol."""
-    simulated: SimulatedEngineSection = field(default_factory=SimulatedEngineSection)
+    simulated: SimulatedEngineSection = Field(default_factory=SimulatedEngineSection)
     """Settings of the simulated engine."""
-    num_engines: int = 1
+    num_engines: Processes = resumable(1)
     """Engine processes; each holds a full copy of the policy."""
-    num_threads_per_engine: int = 0
+    num_threads_per_engine: CountOrZero = resumable(0)
     """CPU threads of an engine without a GPU; 0 shares the cores among the processes that compute at once."""
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: Processes = resumable(1)
     """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
-    data_parallel_size: int = 1
+    data_parallel_size: Processes = resumable(1)
     """Copies of the policy within one engine (`vllm` only); a trajectory uses the KV memory of one copy."""
-    kv_memory_gb: float = 0.0
+    kv_memory_gb: AmountOrZero = resumable(0.0)
     """KV cache in GiB per GPU (`vllm` only); 0 uses the free memory, on CPU as much as the concurrent trajectories can fill."""
     replay_routing: bool = False
     """Return each token's experts from the engine, and route it to the same experts in training (`vllm` on GPUs only)."""
-    num_workers: int = 1
+    num_workers: Processes = resumable(1)
     """Agent-loop processes; each runs many trajectories at once."""
-    prompts_per_step: int = 128
+    prompts_per_step: Count = 128
     """Prompts rolled out for one update, refills not included."""
-    samples_per_prompt: int = 32
+    samples_per_prompt: Count = 32
     """Trajectories of one prompt: the size of a group before selection."""
-    extra_samples_per_prompt: int = 0
+    extra_samples_per_prompt: CountOrZero = 0
     """Trajectories of a prompt started in addition to `samples_per_prompt`: a group is complete when `samples_per_prompt` have
     a reward, and the others are cancelled. Shortens the tail of a step, but prefers short trajectories.
     """
-    max_staleness: int = 0
+    max_staleness: CountOrZero = 0
     """Largest number of updates by which a trajectory's oldest token lags behind the actor: 0 rolls out, then updates; above 0,
     rollouts continue during updates, as many batches ahead.
     """
-    max_concurrent_trajectories: int = 64
+    max_concurrent_trajectories: Count = resumable(64)
     """Largest number of trajectories at once on one engine; also the number of KV-cache rows of the embedded engine."""
     admission: Literal["reserve_max", "expected"] = "reserve_max"
     """Admission of trajectories to an engine. `reserve_max`: while its KV memory holds all of them at their longest, so that
     none is preempted; `expected`: by the lengths of finished ones, which admits more, but some tokens may be computed twice.
     """
-    max_judge_queue_s: float = 10.0
+    max_judge_queue_s: Annotated[Number, Field(ge=0, le=10_000_000)] = 10.0
     """Wait of a call in the judge's queue, in seconds, above which fewer trajectories run at once, until it is half as long; 0
     never limits them.
     """
-    temperature: float = 1.0
+    temperature: AmountOrZero = 1.0
     """Sampling temperature, also of held-out prompts unless `validation.temperature` is set; 0 (greedy) is for evaluations."""
-    top_p: float = 1.0
+    top_p: Probability = 1.0
     """Nucleus sampling; 1 keeps the whole distribution."""
-    top_k: int = 0
+    top_k: CountOrZero = 0
     """Sample from the k likeliest tokens; 0 keeps every token."""
-    stop: list[str] = field(default_factory=list)
+    stop: list[str] = []
     """Texts that end a turn, such as `</search>`. The turn's text ends with the stop text; its tokens, up to the one that
     completes it, are kept and trained on.
     """
-    max_response_tokens: int = 8192
+    max_response_tokens: Count = 8192
     """Largest number of tokens after the prompt, sampled and observed together."""
-    max_turns: int = 10
+    max_turns: Count = 10
     """Largest number of assistant turns of one trajectory."""
-    max_tool_response_tokens: int = 1024
+    max_tool_response_tokens: Count = 1024
     """Tokens of the longest tool result; a longer one is cut and marked."""
-    max_tool_calls_per_turn: int = 16
+    max_tool_calls_per_turn: Count = 16
     """Largest number of calls of one turn; further ones are refused and count as failed, to protect the judge's queue."""
-    start_timeout_s: float = 600.0
+    start_timeout_s: Seconds = resumable(600.0)
     """Time limit for `start` of one tool or reward of your own, in seconds."""
-    tool_timeout_s: float = 30.0
+    tool_timeout_s: Seconds = resumable(30.0)
     """Time limit for one tool call, queueing included, in seconds."""
-    turn_timeout_s: float = 300.0
+    turn_timeout_s: Seconds = resumable(300.0)
     """Time limit for one completion, in seconds."""
-    trajectory_timeout_s: float = 1200.0
+    trajectory_timeout_s: Seconds = resumable(1200.0)
     """Time limit for one episode, in seconds; a cut episode is treated as unfinished (`reward.score_unfinished`)."""
-    max_retries: int = 2
+    max_retries: CountOrZero = 2
     """Retries, in fresh episodes, of a trajectory lost to the infrastructure, before it is left out of its group."""
-    max_infra_error_share: float = 0.25
+    max_infra_error_share: Share = resumable(0.25)
     """Largest share of the last trajectories lost to the infrastructure, beyond which the run ends; 1 never ends it."""
-    tool_config_path: str | None = None
+    tool_config_path: InputPath | None = None
     """Tool YAML; the same key may be set at the root instead."""
 
 
-@dataclass(frozen=True)
 class ActorSection(UpdateSection):
     """The policy update."""
 
-    num_workers: int = 1
+    num_workers: Processes = resumable(1)
     """FSDP ranks, one process each."""
-    num_threads_per_worker: int = 0
+    num_threads_per_worker: CountOrZero = resumable(0)
     """CPU threads of a rank without a GPU; 0 shares the cores among the processes that compute at once."""
-    sequence_parallel_size: int = 1
+    sequence_parallel_size: Processes = resumable(1)
     """Ranks that compute each packed row together (Ulysses), also of reference, critic and reward model; each holds a part of
     the row's tokens and of every layer's heads. Must divide the number of ranks and the models' attention heads.
     """
-    share_prefixes: bool = True
+    share_prefixes: bool = resumable(True)
     """Compute the common beginning of a prompt's trajectories once per forward pass, also in reference and critic; the
     gradients are the same. In float32 on GPUs there is no kernel for it, and every trajectory is computed separately.
     """
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool = resumable(False)
     """Store only each layer's input and recompute the rest in the backward pass, also in the critic: far less memory, about a
     third more time, the same gradients.
     """
-    shard_size: int = 0
+    shard_size: CountOrZero = resumable(0)
     """Number of neighbouring ranks that share one sharded copy of the weights, such as those of one machine. 0: all ranks."""
-    cpu_offload: bool = False
+    cpu_offload: bool = resumable(False)
     """Keep weights, gradients and optimiser in host memory, and move each layer to the GPU when it is needed, also in
     reference, critic and reward model; updates run on the CPU.
     """
-    compile: bool = False
+    compile: bool = resumable(False)
     """Compile the layers, except attention, with `torch.compile`; the first updates take minutes longer."""
-    liger: bool = False
+    liger: bool = resumable(False)
     """Compute norms, rotary embeddings and gated layers with Liger's kernels (CUDA only, `pip install liger-kernel`)."""
-    router_aux_loss_coef: float = 0.0
+    router_aux_loss_coef: AmountOrZero = 0.0
     """Weight of the load-balancing loss of a mixture of experts, as in transformers, in the actor's loss; 0 leaves it out,
     whatever the model's `config.json` says.
     """
-    lora: LoraSection = field(default_factory=LoraSection)
+    lora: LoraSection = Field(default_factory=LoraSection)
     """LoRA factors, trained instead of the weights."""
 
 
-@dataclass(frozen=True)
-class JudgeSection:
+class JudgeSection(Section):
     """Code judges of the run: running ones, given by address, or judges that the run starts and stops."""
 
-    host_addr: str | None = None
+    host_addr: str | None = resumable(None)
     """Address of a running judge; if this and `hosts` are absent, the run starts its own."""
-    host_port: int | None = None
+    host_port: int | None = resumable(None)
     """Port of a running judge; given together with `host_addr`."""
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = resumable([])
     """Addresses of several running judges, `host:port` or URLs; each call goes to the one with the shortest expected wait."""
-    token_env: str | None = None
+    token_env: str | None = resumable(None)
     """Environment variable that holds the bearer token of running judges; the token itself is never written."""
-    placement: Literal["driver", "per_node"] = "driver"
+    placement: Literal["driver", "per_node"] = resumable("driver")
     """Place of judges that the run starts: one on the runner's machine, or one on every Ray node."""
-    num_slots: int = 0
+    num_slots: CountOrZero = resumable(0)
     """Programs judged at once by a judge that the run starts; 0: one per core and one more."""
-    max_wall_time_s: float = 10.0
+    max_wall_time_s: Seconds = 10.0
     """Wall-clock limit of one judged program in seconds, for a judge that the run starts; the CPU-time limit is half of it, so
     that a busy machine does not fail correct programs.
     """
-    max_memory_mb: int = 512
+    max_memory_mb: Count = 512
     """Memory limit of one judged program in MB, for a judge that the run starts."""
     min_isolation: Literal["A", "B", "C", "D"] = "B"
     """Weakest isolation tier accepted, also of a running judge; `D` (no isolation) must be set here."""
 
 
-@dataclass(frozen=True)
-class ValidationSection:
+class ValidationSection(Section):
     """Measurement of accuracy on the held-out prompts."""
 
-    every_steps: int = 0
+    every_steps: CountOrZero = resumable(0)
     """Updates between validations; also before the first and after the last update. 0: never."""
-    samples_per_prompt: int = 1
+    samples_per_prompt: Count = 1
     """Trajectories per held-out prompt; accuracy is their mean, and with 2 or more pass@k is measured."""
-    temperature: float | None = None
+    temperature: AmountOrZero | None = None
     """Sampling temperature of held-out prompts, 0: greedy; absent: `rollout.temperature`."""
-    top_p: float | None = None
+    top_p: Probability | None = None
     """Nucleus sampling of held-out prompts; absent: `rollout.top_p`."""
-    top_k: int | None = None
+    top_k: CountOrZero | None = None
     """Sample held-out prompts from the k likeliest tokens; absent: `rollout.top_k`."""
 
 
-@dataclass(frozen=True)
-class CodeJudgeTools:
+class CodeJudgeTools(Section):
     """rStar2-Agent's short form of the built-in Python tool and its code judge."""
 
     host_addr: str | None = None
     """Same as `judge.host_addr`; if both are set, they must be equal."""
     host_port: int | None = None
     """Same as `judge.host_port`."""
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = []
     """Same as `judge.hosts`."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Largest number of submissions in one request."""
-    concurrency: int = 32
+    concurrency: Count = 32
     """Requests in flight per worker, not counting those that wait for their last few programs."""
-    batch_timeout_seconds: float = 30.0
+    batch_timeout_seconds: Seconds = 30.0
     """Time limit for one batch, in seconds."""
     enable_jupyter: bool = False
     """The stateful `jupyter_code` tool, which does not exist yet: true is refused."""
 
 
-@dataclass(frozen=True)
-class ToolsSection:
+class ToolsSection(Section):
     """Tools defined in the run config itself."""
 
     code_judge: CodeJudgeTools | None = None
     """The short form; absent if `tool_config_path` names a file instead."""
 
 
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Section):
     """The root of the tree."""
 
-    run: RunSection = field(default_factory=RunSection)
-    data: DataSection = field(default_factory=DataSection)
-    model: ModelSection = field(default_factory=ModelSection)
-    rollout: RolloutSection = field(default_factory=RolloutSection)
-    reward: RewardSection = field(default_factory=RewardSection)
-    algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
-    actor: ActorSection = field(default_factory=ActorSection)
-    critic: CriticSection = field(default_factory=CriticSection)
-    cluster: ClusterSection = field(default_factory=ClusterSection)
-    judge: JudgeSection = field(default_factory=JudgeSection)
-    validation: ValidationSection = field(default_factory=ValidationSection)
-    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
-    stages: list[StageSection] = field(default_factory=list)
+    run: RunSection = Field(default_factory=RunSection)
+    data: DataSection = Field(default_factory=DataSection)
+    model: ModelSection
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    reward: RewardSection = Field(default_factory=RewardSection)
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
+    actor: ActorSection = Field(default_factory=ActorSection)
+    critic: CriticSection = Field(default_factory=CriticSection)
+    cluster: ClusterSection = Field(default_factory=ClusterSection)
+    judge: JudgeSection = Field(default_factory=JudgeSection)
+    validation: ValidationSection = Field(default_factory=ValidationSection)
+    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    stages: list[StageSection] = []
     """Successive parts of the run; empty: the same settings from the first step to the last."""
     tools: ToolsSection | None = None
     """Tools in the short form, instead of a file in `tool_config_path`."""
-    tool_config_path: str | None = None
+    tool_config_path: InputPath | None = None
     """Tool YAML; the same key may be set in `rollout` instead."""
 
     @property

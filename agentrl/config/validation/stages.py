@@ -32,11 +32,5 @@ def stage_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _wrong_numbers(stage: StageSection, where: str) -> Iterator[str]:
-    counts = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
-    for key, value in counts.items():
-        if value is not None and value < 1:
-            yield f"`{where}.{key}` is {value}, and must be at least 1"
-    if stage.max_pass_rate is not None and not 0 <= stage.max_pass_rate < 1:
-        yield f"`{where}.max_pass_rate` is {stage.max_pass_rate}, and must be from 0 to below 1, which would leave out nothing"
     if stage.train_files == []:
         yield f"`{where}.train_files` is empty; name a file, or leave it out to go on with `data.train_files`"

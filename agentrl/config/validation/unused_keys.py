@@ -3,6 +3,7 @@
 from typing import Any
 
 from agentrl.config.schema.algorithm import LoraSection, UpdateSection
+from agentrl.config.schema.fields import Section
 from agentrl.config.schema.run import JudgeSection, RunConfig
 
 
@@ -61,7 +62,10 @@ def idle_training_keys(config: RunConfig) -> list[str]:
     return problems
 
 
-def changed(section: Any, *names: str) -> list[tuple[str, Any]]:
+def changed(section: Section, *names: str) -> list[tuple[str, Any]]:
     """Return the given keys of a section that differ from their defaults, with their values."""
-    defaults = type(section)()
-    return [(name, getattr(section, name)) for name in names if getattr(section, name) != getattr(defaults, name)]
+    given = {name: getattr(section, name) for name in names}
+    fields = type(section).model_fields
+    return [
+        (name, value) for name, value in given.items() if value != fields[name].get_default(call_default_factory=True)
+    ]

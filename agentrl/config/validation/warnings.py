@@ -96,7 +96,7 @@ def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
 
 
 def _unread_answer_format(reward: RewardSection) -> list[str]:
-    if any(scorer.class_name == RewardSection.class_name for scorer in reward.scorers):
+    if any(scorer.class_name == RewardSection().class_name for scorer in reward.scorers):
         return []
     return [
         f"`reward.{name}` is `{value}`, but only the math reward reads it, and the reward is `{reward.label}`; leave it out"

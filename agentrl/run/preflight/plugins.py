@@ -8,7 +8,6 @@ role is not called: these come with Ray.
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
@@ -48,7 +47,7 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     """
     prompt = _first_prompt(subject)
     # Without Ray there are no nodes; one judge here shows as much about the tools.
-    judge = replace(subject.config.judge, placement="driver")
+    judge = subject.config.judge.model_copy(update={"placement": "driver"})
     async with driver_judge(subject.tools, subject.reward, judge) as address:
         await _try(ToolContext(judge=address), prompt, subject, report)
 

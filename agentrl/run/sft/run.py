@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,18 +37,6 @@ logger = logging.getLogger(__name__)
 
 _MODEL = "model"
 """Folder of weights and optimiser in a checkpoint."""
-_MAY_CHANGE = {
-    "output_dir",
-    "training.max_tokens_per_micro_batch",
-    "training.activation_checkpointing",
-    "training.num_threads",
-    "validation.every_steps",
-    "checkpoint.every_steps",
-    "checkpoint.keep_last",
-}
-"""Keys that say where, how fast, in how much memory and how often, not what is learnt. The length is none of them: the
-learning rate of every step depends on it.
-"""
 
 
 class SftDirectory(ResumableFolder):
@@ -66,7 +54,7 @@ class SftDirectory(ResumableFolder):
         return f"{loss_curve(self.metrics)}\ntrained model: {self.result()['policy']}\nmetrics:       {self.metrics}"
 
     def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
-        return changes_of_keys(saved, self._config, may_change=_MAY_CHANGE)
+        return changes_of_keys(saved, self._config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +88,7 @@ def resolved(config: SftConfig, console: Console) -> SftConfig:
         return config
     model, note = chosen_dtype(config.model, run_dir=config.run.dir)
     logger.info(note)
-    return replace(config, model=model)
+    return config.model_copy(update={"model": model})
 
 
 def read_inputs(config: SftConfig) -> SftData:

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.agent_loop.scheduling.concurrency_limit import JudgePressure
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, TimeSplit, TrajectorySummary

@@ -13,7 +13,7 @@ from agentrl import clock
 from agentrl.agent_loop.scheduling.group_wait import first_scored
 from agentrl.agent_loop.scheduling.rollout_stream import RolledOut, rollout_stream
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from agentrl.observability.progress import RunProgress
 from agentrl.runners.simulate import start

@@ -63,7 +63,7 @@ def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, 
 
 
 WITH_SLOW_PARTS = WorkerConfig(
-    model=ModelSection(),
+    model=ModelSection(path=""),
     rollout=RolloutSection(start_timeout_s=500.0),
     reward=RewardSection(parts=[RewardPartSection(name="a"), RewardPartSection(name="b")]),
     tools=(ToolConfig(class_name="my_tools.Search", config={}), ToolConfig(class_name="my_tools.Code", config={})),

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import Places, processes_of
 from agentrl.config.schema.cluster import ClusterSection, ExtraRoleSection, PoolSection
-from agentrl.config.schema.run import ActorSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError, InsufficientResourcesError
 from tests.cluster.workers import PlainWorker
+
+MODEL = ModelSection(path="")
 
 NODE = {"CPU": 8.0, "GPU": 4.0}
 
@@ -58,6 +59,7 @@ def test_parts_of_a_gpu_that_make_a_whole_one_have_room():
 def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
     extra = {"painter": ExtraRoleSection(class_path="m.C", pool="a")}
     config = RunConfig(
+        model=MODEL,
         cluster=ClusterSection(pools={"a": PoolSection(processes_per_node=[2], num_cpus=0)}, extra_roles=extra),
         actor=ActorSection(num_workers=2),
         rollout=RolloutSection(num_engines=1, num_workers=3),
@@ -72,13 +74,17 @@ def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
 
 def in_pool(section: PoolSection, **cluster: Any) -> RunConfig:
     """A run whose processes are all in one pool."""
-    return RunConfig(cluster=ClusterSection(pools={"a": section}, roles={"actor_rollout_ref": "a"}, **cluster))
+    return RunConfig(
+        model=MODEL,
+        cluster=ClusterSection(pools={"a": section}, roles={"actor_rollout_ref": "a"}, **cluster),
+    )
 
 
 def mixed(engine: Any) -> RunConfig:
     """A run with its ranks on GPUs and its engines in a pool without."""
     pools = {"gpus": PoolSection(num_processes=1, num_gpus=1), "cpus": PoolSection(num_processes=1)}
     return RunConfig(
+        model=MODEL,
         cluster=ClusterSection(pools=pools, roles={"actor": "gpus", "rollout": "cpus"}),
         rollout=RolloutSection(engine=engine),
     )
@@ -114,19 +120,27 @@ def mixed(engine: Any) -> RunConfig:
             r"^`cluster.pools.cpus.num_gpus` \(of `cluster.roles.rollout`\): 0, so it would compute on the CPU of nodes with 4",
         ),
         (
-            RunConfig(rollout=RolloutSection(engine="vllm")),
+            RunConfig(model=MODEL, rollout=RolloutSection(engine="vllm")),
             1,
             r"`rollout.kv_memory_gb` is not set, and vLLM shares GPUs with the models",
         ),
-        (RunConfig(actor=ActorSection(num_workers=3)), 2, r"actor.num_workers and .* need 4, and there are 2"),
         (
-            RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")),
+            RunConfig(model=MODEL, actor=ActorSection(num_workers=3)),
+            2,
+            r"actor.num_workers and .* need 4, and there are 2",
+        ),
+        (
+            RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="cuda_ipc")),
             0,
             r"`cluster.weight_transport` is `cuda_ipc`",
         ),
-        (RunConfig(cluster=ClusterSection(weight_transport="broadcast")), 1, r"they share them; take `cuda_ipc`"),
         (
-            RunConfig(actor=ActorSection(cpu_offload=True)),
+            RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="broadcast")),
+            1,
+            r"they share them; take `cuda_ipc`",
+        ),
+        (
+            RunConfig(model=MODEL, actor=ActorSection(cpu_offload=True)),
             0,
             r"`actor.cpu_offload` is set, but this machine has no GPU",
         ),
@@ -135,19 +149,19 @@ def mixed(engine: Any) -> RunConfig:
 def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config: RunConfig, num_gpus: int, words: str):
     with pytest.raises(ConfigError, match=words):
         require_room_here(config, num_gpus=num_gpus)
-    joining = replace(config, cluster=replace(config.cluster, address="10.0.0.1:6379"))
+    joining = config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "10.0.0.1:6379"})})
     require_room_here(joining, num_gpus=num_gpus)
 
 
 @pytest.mark.parametrize(
     ("config", "num_gpus"),
     [
-        (RunConfig(actor=ActorSection(num_workers=64)), 0),
-        (RunConfig(), 1),
-        (RunConfig(rollout=RolloutSection(engine="vllm", kv_memory_gb=4)), 1),
-        (RunConfig(rollout=RolloutSection(engine="vllm")), 2),
-        (RunConfig(actor=ActorSection(cpu_offload=True)), 1),
-        (RunConfig(cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
+        (RunConfig(model=MODEL, actor=ActorSection(num_workers=64)), 0),
+        (RunConfig(model=MODEL), 1),
+        (RunConfig(model=MODEL, rollout=RolloutSection(engine="vllm", kv_memory_gb=4)), 1),
+        (RunConfig(model=MODEL, rollout=RolloutSection(engine="vllm")), 2),
+        (RunConfig(model=MODEL, actor=ActorSection(cpu_offload=True)), 1),
+        (RunConfig(model=MODEL, cluster=ClusterSection(weight_transport="cuda_ipc")), 1),
         (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),
         (in_pool(PoolSection(processes_per_node=[4], num_gpus=0.5)), 2),
         (mixed("openai"), 4),
@@ -161,20 +175,22 @@ def test_a_ray_of_the_runs_own_has_as_many_processors_as_the_run_declares(config
 def test_an_evaluation_needs_room_for_engines_and_extra_roles_and_not_for_models():
     extra = {"edit": ExtraRoleSection(class_path="a.B", pool="b")}
     pools = {"a": PoolSection(num_processes=1, num_gpus=8), "b": PoolSection(num_processes=2)}
-    config = RunConfig(cluster=ClusterSection(pools=pools, roles={"actor": "a"}, extra_roles=extra))
+    config = RunConfig(model=MODEL, cluster=ClusterSection(pools=pools, roles={"actor": "a"}, extra_roles=extra))
     require_room_here(config, num_gpus=1, with_models=False)
     with pytest.raises(ConfigError, match=r"`cluster.pools.a`"):
         require_room_here(config, num_gpus=1)
     with pytest.raises(ConfigError, match=r"It takes `cluster.pools.a`: 1 x \(CPU 1, GPU 8\); `cluster.pools.b`"):
         require_room_here(
-            replace(config, cluster=replace(config.cluster, roles={"rollout": "a"})), num_gpus=1, with_models=False
+            config.model_copy(update={"cluster": config.cluster.model_copy(update={"roles": {"rollout": "a"}})}),
+            num_gpus=1,
+            with_models=False,
         )
 
 
 @pytest.mark.ray
 async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at_once(local_ray: Path):
     too_many = RolloutSection(num_workers=int(ray.cluster_resources()["CPU"]))
-    config = RunConfig(rollout=too_many, cluster=ClusterSection(address="auto"))
+    config = RunConfig(model=MODEL, rollout=too_many, cluster=ClusterSection(address="auto"))
     with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
         await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0, gpus_per_engine=1)
 
@@ -184,7 +200,7 @@ async def test_gpus_that_a_run_had_are_waited_for_where_it_starts_again_and_not_
     local_ray: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(launch, "_ray", lambda *args, **kwargs: contextlib.nullcontext())  # it is there already
-    config = RunConfig(cluster=ClusterSection(address="auto", max_wait_s=2.0))
+    config = RunConfig(model=MODEL, cluster=ClusterSection(address="auto", max_wait_s=2.0))
     history = RunHistory(gpus_of_rank=1.0)
     with pytest.raises(InsufficientResourcesError, match=r"GPU 1.*The run ends, since that was `cluster.max_wait_s`"):
         async with launch.launch(config, temp_dir=tmp_path, user_folder=local_ray, history=history):
@@ -225,7 +241,7 @@ async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path
     monkeypatch.setattr(spawn_roles, "reserve", functools.partial(reserve, timeout_s=0.5))
     half = ray.cluster_resources()["CPU"] / 2
     own = {"own": PoolSection(num_processes=1, num_cpus=half - 0.5)}
-    config = RunConfig(cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))
+    config = RunConfig(model=MODEL, cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))
     nodes = Nodes(max_wait_s=3.0, history=RunHistory())
     taken = await reserve("theirs", PoolSection(num_processes=1, num_cpus=half + 1), roles=["echo"])
     with pytest.raises(

@@ -13,7 +13,7 @@ import ray
 from agentrl.cluster.ray.connect import join
 from agentrl.cluster.ray.runtime import ray_runtime
 from agentrl.config.schema.run import ClusterSection, DataSection, ModelSection, RunConfig
-from agentrl.config.validation.ranges import Purpose, validate
+from agentrl.config.validation.relations import Purpose, validate
 from agentrl.errors import ConfigError
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_run_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.config.validation.warnings import config_warnings
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -53,10 +53,10 @@ def test_the_same_holds_for_pools_and_for_a_warm_start(config_file: Path, tmp_pa
 @pytest.mark.parametrize("rate", ["1.0e+6", "1.0", "-1.0e-6"])
 def test_a_learning_rate_that_nobody_means_is_refused(config_file: Path, tmp_path: Path, rate: str):
     for key in ("actor.learning_rate", "critic.learning_rate"):
-        assert f"`{key}` is {float(rate)}, and must be from 0 to below 1" in refused(config_file, f"{key}={rate}")
+        assert f"`{key}` is {float(rate)}, and must be " in refused(config_file, f"{key}={rate}")
     sft = tmp_path / "sft.yaml"
     sft.write_text(MINIMAL)
-    with pytest.raises(ConfigError, match=r"`training\.learning_rate` is .*, and must be from 0 to below 1"):
+    with pytest.raises(ConfigError, match=r"`training\.learning_rate` is .*, and must be "):
         load_sft_config(str(sft), [f"training.learning_rate={rate}"])
 
 
@@ -95,7 +95,7 @@ def test_names_of_data_files_and_of_the_config_itself_are_looked_at_too(config_f
     assert "the config file is 300 bytes long" in refused(Path(LONG))
     sft = tmp_path / "sft.yaml"
     sft.write_text(MINIMAL)
-    with pytest.raises(ConfigError, match=r"sft\.yaml: `output_dir` is 300 bytes long"):
+    with pytest.raises(ConfigError, match=r"command line: .*: `output_dir` is 300 bytes long"):
         load_sft_config(str(sft), [f"output_dir={LONG}"])
 
 

@@ -1,7 +1,7 @@
 """One vLLM for all tests in this folder, for a start takes a quarter of a minute."""
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def publisher() -> Iterator[SharedMemoryPublisher]:
 async def started(changed: str) -> AsyncIterator[Started]:
     from agentrl.engine.vllm.engine import VllmEngine
 
-    section = replace(rollout(), stop=["a text that nobody writes"])  # so that it has a tokenizer
+    section = rollout().model_copy(update={"stop": ["a text that nobody writes"]})  # so that it has a tokenizer
     engine = VllmEngine(ModelSection(path=changed), section, max_tokens=CONTEXT)
     await engine.start()
     yield Started(engine, [await ask_greedily(engine, prompt, 80) for prompt in problems(4)])

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +71,9 @@ def test_experts_in_a_reply_of_vllm_become_those_of_the_completion() -> None:
 
     from agentrl.engine.vllm.engine import VllmEngine
 
-    engine = VllmEngine(ModelSection(path="unused"), replace(rollout(), replay_routing=True), max_tokens=CONTEXT)
+    engine = VllmEngine(
+        ModelSection(path="unused"), rollout().model_copy(update={"replay_routing": True}), max_tokens=CONTEXT
+    )
     routed = np.arange(4 * 2 * 2, dtype=np.uint16).reshape(4, 2, 2)
 
     def reply(routed: np.ndarray | None) -> RequestOutput:
@@ -99,7 +100,9 @@ def test_vllm_itself_says_that_it_returns_no_experts_on_a_cpu(tmp_path: Path) ->
 
     async def start() -> None:
         engine = VllmEngine(
-            ModelSection(path=mixture(tmp_path, 1)), replace(rollout(), replay_routing=True), max_tokens=CONTEXT
+            ModelSection(path=mixture(tmp_path, 1)),
+            rollout().model_copy(update={"replay_routing": True}),
+            max_tokens=CONTEXT,
         )
         try:
             with pytest.raises(

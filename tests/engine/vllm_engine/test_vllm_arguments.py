@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def test_vllm_computes_8192_tokens_in_a_step_on_a_gpu() -> None:
     facts = read_model_facts(MODEL, rollout, max_tokens=512)
     arguments = partial(engine_arguments, MODEL, facts=facts, worker_extension="")
     assert arguments(rollout, on_cpu=False)["max_num_batched_tokens"] == 8192
-    many = replace(rollout, max_concurrent_trajectories=10_000)
+    many = rollout.model_copy(update={"max_concurrent_trajectories": 10_000})
     assert arguments(many, on_cpu=False)["max_num_batched_tokens"] == 10_000, "vLLM refuses fewer than requests"
 
 
@@ -60,6 +59,6 @@ def test_vllm_returns_experts_where_routing_is_replayed() -> None:
     facts = read_model_facts(MODEL, rollout, max_tokens=512)
     arguments = partial(engine_arguments, MODEL, facts=facts, worker_extension="", on_cpu=False)
     assert not arguments(rollout)["enable_return_routed_experts"]
-    replaying = arguments(replace(rollout, replay_routing=True))
+    replaying = arguments(rollout.model_copy(update={"replay_routing": True}))
     assert replaying["enable_return_routed_experts"]
     assert replaying["enable_prefix_caching"], "vLLM returns experts of cached prefixes from beside its cache"

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.weight_files import ModelFolder
@@ -169,7 +170,9 @@ def test_the_gpus_of_another_machine_are_those_that_the_config_says():
     config = config_of(*IN_POOLS, "cluster.roles.actor_rollout=a", "cluster.address=10.0.0.1:6379")
     [device] = on_gpus(config, HOST)
     assert device.capacity_bytes is None
-    [device] = on_gpus(replace(config, cluster=replace(config.cluster, gpu_memory_gb=24.0)), HOST)
+    [device] = on_gpus(
+        config.model_copy(update={"cluster": config.cluster.model_copy(update={"gpu_memory_gb": 24.0})}), HOST
+    )
     assert device.capacity_bytes == 24 * GIB
 
 

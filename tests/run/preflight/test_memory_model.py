@@ -170,7 +170,10 @@ def test_a_critic_keeps_an_actors_activations_without_logits_and_has_its_own_row
     config, alone = config_of(max_response_tokens=1000), Placement(role="critic", num_processes=1)
     long, short = (
         memory_of_process(
-            alone, replace(config, critic=CriticSection(max_tokens_per_micro_batch=tokens)), SIZES, on_gpu=True
+            alone,
+            config.model_copy(update={"critic": CriticSection(max_tokens_per_micro_batch=tokens)}),
+            SIZES,
+            on_gpu=True,
         )
         for tokens in (16_000, 8000)
     )
@@ -180,8 +183,8 @@ def test_a_critic_keeps_an_actors_activations_without_logits_and_has_its_own_row
 def test_frozen_models_keep_one_layer_at_a_time():
     one_layer = EIGHT_BILLION.width + kept_per_token(EIGHT_BILLION)
     assert memory("ref").activations_at_most == 16_384 * one_layer * 2 + 2 * 2**28 * 4
-    config = replace(
-        config_of(), reward=RewardSection(model=RewardModelSection(path="y", max_tokens_per_micro_batch=20_000))
+    config = config_of().model_copy(
+        update={"reward": RewardSection(model=RewardModelSection(path="y", max_tokens_per_micro_batch=20_000))}
     )
     small = replace(EIGHT_BILLION, num_layers=1, width=64)
     sizes = SIZES | {"reward.model.path": small}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.schema.run import ModelSection
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, prepare_evaluation
 from agentrl.run.preflight.policy_chat import check_policy_chat, describe_policy_chat, schemas_of

@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.config.load import SHIPPED_FOLDER
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.sft_load import load_sft_config
 from agentrl.errors import ConfigError
@@ -271,7 +271,7 @@ def test_files_may_be_named_by_a_pattern(load: Loader, folder: Path) -> None:
         [str(folder / "dialogues.jsonl")],
         [str(folder / "held_out.jsonl")],
     )
-    with pytest.raises(ConfigError, match=r"sft\.yaml: `data\.train_files`: no file matches `none/\*\.jsonl`"):
+    with pytest.raises(ConfigError, match=r"`data\.train_files` holds `none/\*\.jsonl`, which matches no file"):
         load("data.train_files=['none/*.jsonl']")
 
 

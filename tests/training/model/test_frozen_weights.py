@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def parallel() -> Iterator[Parallel]:
 
 @pytest.fixture
 def half(policy: ModelSection) -> ModelSection:
-    return replace(policy, dtype="bfloat16")
+    return policy.model_copy(update={"dtype": "bfloat16"})
 
 
 def start(role: Any, model: ModelSection, parallel: Parallel, **actor: Any) -> Any:

@@ -88,7 +88,7 @@ def costs(trajectory: Trajectory) -> np.ndarray:
 
 
 def test_a_group_baseline_uses_rewards_minus_divergence():
-    ours = advantages(replace(KL_IN_REWARD, advantage="grpo"))
+    ours = advantages(KL_IN_REWARD.model_copy(update={"advantage": "grpo"}))
     for group in GROUPS:
         net = np.array([trajectory.ref.reward - costs(trajectory.ref).sum() for trajectory in group.trajectories])
         expected = (net - net.mean()) / (net.std(ddof=1) + 1e-6)
@@ -110,7 +110,7 @@ def test_reinforce_plus_plus_baseline_normalises_over_the_tokens_of_the_step():
 
 
 def test_reinforce_plus_plus_normalises_the_rewards_to_go_of_all_tokens():
-    ours = advantages(replace(KL_IN_REWARD, advantage="reinforce_plus_plus"))
+    ours = advantages(KL_IN_REWARD.model_copy(update={"advantage": "reinforce_plus_plus"}))
     to_go = {}
     for trajectory in (each for group in GROUPS for each in group.trajectories):
         rewards = -costs(trajectory.ref)
@@ -123,7 +123,7 @@ def test_reinforce_plus_plus_normalises_the_rewards_to_go_of_all_tokens():
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "gae"])
 def test_ranks_do_not_change_advantages(name: str):
-    algorithm = replace(KL_IN_REWARD, advantage=name)
+    algorithm = KL_IN_REWARD.model_copy(update={"advantage": name})
     alone, apart = advantages(algorithm), advantages(algorithm, num_ranks=3)
     assert alone.keys() == apart.keys()
     for key, row in alone.items():
@@ -143,7 +143,8 @@ def test_dr_grpo_subtracts_the_group_mean_from_the_reward():
 def test_discount_and_lambda_reach_the_estimator():
     gae = AlgorithmSection(advantage="gae", normalise_by_std=False)
     plain, discounted, short_sighted = (
-        advantages(algorithm) for algorithm in (gae, replace(gae, discount=0.9), replace(gae, gae_lambda=0.5))
+        advantages(algorithm)
+        for algorithm in (gae, gae.model_copy(update={"discount": 0.9}), gae.model_copy(update={"gae_lambda": 0.5}))
     )
     assert plain != discounted != short_sighted != plain
 
@@ -157,8 +158,10 @@ def test_a_custom_estimator_gets_the_values():
 
 
 def test_a_custom_kl_estimator_is_used_in_the_reward():
-    algorithm = replace(KL_IN_REWARD, kl_estimator=f"{__name__}.a_nat_for_every_token", normalise_by_std=False)
-    ours = advantages(replace(algorithm, advantage="reinforce_plus_plus"))
+    algorithm = KL_IN_REWARD.model_copy(
+        update={"kl_estimator": f"{__name__}.a_nat_for_every_token", "normalise_by_std": False}
+    )
+    ours = advantages(algorithm.model_copy(update={"advantage": "reinforce_plus_plus"}))
     for trajectory in (each.ref for group in GROUPS for each in group.trajectories):
         num_left = np.arange(trajectory.num_response_tokens, 0, -1)
         assert ours[trajectory.trajectory_id] == pytest.approx(trajectory.reward - 0.2 * num_left, abs=1e-5)

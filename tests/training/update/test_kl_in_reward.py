@@ -1,6 +1,5 @@
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,7 @@ def update(actor: Actor, *, gap: float, num_mini_batches: int = 1) -> dict[str, 
 
 
 def test_the_reward_is_unchanged_if_actor_and_reference_agree(policy: ModelSection, context: RoleContext):
-    free = replace(ALGORITHM, kl_coefficient=0.0, kl_in="loss")
+    free = ALGORITHM.model_copy(update={"kl_coefficient": 0.0, "kl_in": "loss"})
     plain, agreeing = (update(start(policy, context, each), gap=0.0) for each in (free, ALGORITHM))
     assert agreeing["actor/loss"] == pytest.approx(plain["actor/loss"], abs=1e-6)
     assert agreeing["actor/grad_norm"] == pytest.approx(plain["actor/grad_norm"], rel=1e-5)
@@ -56,11 +55,11 @@ def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
     policy: ModelSection, context: RoleContext, num_mini_batches: int
 ):
     # An equal cost per token changes advantages only through the lengths.
-    algorithm = replace(ALGORITHM, normalise_by_std=False)
+    algorithm = ALGORITHM.model_copy(update={"normalise_by_std": False})
     metrics = update(start(policy, context, algorithm), gap=0.5, num_mini_batches=num_mini_batches)
     assert metrics["actor/kl_reference"] == pytest.approx(-0.5, abs=1e-5)  # k1: actor minus reference
     assert metrics["actor/ratio_max"] == pytest.approx(1.0, abs=1e-4) or num_mini_batches > 1
-    higher = update(start(policy, context, replace(algorithm, kl_coefficient=0.2)), gap=0.5)
+    higher = update(start(policy, context, algorithm.model_copy(update={"kl_coefficient": 0.2})), gap=0.5)
     lower = update(start(policy, context, algorithm), gap=0.5)
     assert higher["actor/grad_norm"] != pytest.approx(lower["actor/grad_norm"], rel=1e-3)
 
@@ -68,7 +67,7 @@ def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
 def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(
     policy: ModelSection, context: RoleContext, tmp_path: Path
 ):
-    algorithm = replace(ALGORITHM, kl_target=1.0, kl_horizon=20)
+    algorithm = ALGORITHM.model_copy(update={"kl_target": 1.0, "kl_horizon": 20})
     actor = start(policy, context, algorithm)
     assert actor.kl_coefficient() == 0.1
     metrics = update(actor, gap=-0.5)

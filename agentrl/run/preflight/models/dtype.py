@@ -31,15 +31,15 @@ def choose_dtype(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
             "those that compute. Name `bfloat16` or `float32`"
         )
     model, note = chosen_dtype(config.model, run_dir=config.run.dir)
-    return replace(loaded, config=replace(config, model=model)), [note]
+    return replace(loaded, config=config.model_copy(update={"model": model})), [note]
 
 
 def chosen_dtype(model: ModelSection, *, run_dir: str | None) -> tuple[ModelSection, str]:
     """Return the section with the type of the run in `run_dir`, or the best of this machine, and a line that says so."""
     if (saved := _saved_dtype(run_dir)) is not None:
-        return replace(model, dtype=saved), f"model.dtype: auto is {saved}, with which this run began"
+        return model.model_copy(update={"dtype": saved}), f"model.dtype: auto is {saved}, with which this run began"
     dtype, reason = best_dtype()
-    return replace(model, dtype=dtype), f"model.dtype: auto is {dtype}: {reason}"
+    return model.model_copy(update={"dtype": dtype}), f"model.dtype: auto is {dtype}: {reason}"
 
 
 def best_dtype() -> tuple[DType, str]:

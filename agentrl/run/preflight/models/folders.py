@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def check_evaluated(config: RunConfig) -> None:
     Raises:
         ConfigError: `model.path`, and the problem.
     """
-    _check_context(replace(config, stages=[]), config.model.path, key="model.path")
+    _check_context(config.model_copy(update={"stages": []}), config.model.path, key="model.path")
     check_weights_of(config.model.path)
 
 

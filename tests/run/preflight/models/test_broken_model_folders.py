@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, training_warnings
 from agentrl.run.preflight.memory import check_memory, read_size

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.sft_load import load_sft_config
-from agentrl.config.validation.ranges import Purpose
+from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, prepare_evaluation
 from agentrl.run.preflight.models import hub

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import SHIPPED_FOLDER, load_run_config
+from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.errors import ConfigError
 from agentrl.run.preflight.models import folders
 from agentrl.run.preflight.models.folders import check_models

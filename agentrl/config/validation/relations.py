@@ -1,28 +1,21 @@
-"""Checks beyond the types of the schema: ranges, and keys that contradict each other."""
+"""Relations between keys: keys that contradict each other, or need a missing package."""
 
 import importlib.util
-import math
-from dataclasses import asdict, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from agentrl.config.chat_template import template_problems
 from agentrl.config.judge_address import judge_urls
 from agentrl.config.layout import layout_problems
-from agentrl.config.plain import flatten
 from agentrl.config.schema.algorithm import UpdateSection
 from agentrl.config.schema.run import ActorSection, JudgeSection, RolloutSection, RunConfig, SimulatedEngineSection
 from agentrl.config.shared_gpus import kv_memory_problems
-from agentrl.config.validation.algorithm import algorithm_counts, algorithm_not_negative, algorithm_problems
+from agentrl.config.validation.algorithm import algorithm_problems
 from agentrl.config.validation.parallelism import engine_problems, head_problems
 from agentrl.config.validation.reward import reward_problems
-from agentrl.config.validation.sizes import size_problems
 from agentrl.config.validation.stages import stage_problems
-from agentrl.config.validation.unused_keys import idle_judge_keys, idle_lora_keys, idle_training_keys
+from agentrl.config.validation.unused_keys import changed, idle_judge_keys, idle_lora_keys, idle_training_keys
 from agentrl.errors import ConfigError
-
-_MAX_SEED = 2**63 - 1
-"""Largest seed that torch and NumPy accept: a signed 64-bit number."""
 
 
 class Purpose(StrEnum):
@@ -40,8 +33,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
     Raises:
         ConfigError: names `source`, the keys, their values and the way out.
     """
-    problems = [*_not_finite(config), *_out_of_range(config), *_judge_contradictions(config.judge)]
-    problems += [*size_problems(config), *_address_problems(config.cluster.address), *template_problems(config.model)]
+    problems = [*_judge_contradictions(config.judge), *_deadlines_cut_short(config.rollout)]
+    problems += [*_address_problems(config.cluster.address), *template_problems(config.model)]
     problems += reward_problems(config.reward, config.algorithm.selection.metric)
     problems += [
         *_openai_contradictions(config.rollout),
@@ -54,6 +47,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         problems.append("`rollout.replay_routing` and `actor.compile` are set, which exclude each other; leave one out")
     if "" in config.rollout.stop:
         problems.append("`rollout.stop` holds an empty text, which would end every turn immediately; leave it out")
+    if purpose in (Purpose.TRAINING, Purpose.SIMULATION) and not _has_prompts(config):
+        problems.append("`data.train_files` is empty, and there is nothing to train on; name a file of prompts")
     if purpose is Purpose.TRAINING:
         misplaced = layout_problems(config)
         problems += [*_training_problems(config), *misplaced, *stage_problems(config)]
@@ -65,137 +60,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 
 
-def _not_finite(config: RunConfig) -> list[str]:
-    values = flatten(asdict(config)).items()
-    return [f"`{key}` is {value}" for key, value in values if isinstance(value, float) and not math.isfinite(value)]
-
-
-def _out_of_range(config: RunConfig) -> list[str]:
-    rollout, actor = config.rollout, config.actor
-    critic = config.critic
-    below_one = {
-        "actor.learning_rate": actor.learning_rate,
-        "critic.learning_rate": critic.learning_rate,
-        "actor.adam_beta1": actor.adam_beta1,
-        "actor.adam_beta2": actor.adam_beta2,
-        "critic.adam_beta1": critic.adam_beta1,
-        "critic.adam_beta2": critic.adam_beta2,
-    }
-    return [
-        *(
-            f"`{key}` is {value}, and must be from 0 to below 1"
-            for key, value in below_one.items()
-            if not 0 <= value < 1
-        ),
-        *(f"`{key}` is {value}, and must be at least 1" for key, value in _counts(config).items() if value < 1),
-        *(f"`{key}` is {value}, and must be above 0" for key, value in _amounts(config).items() if value <= 0),
-        *(f"`{key}` is {value}, and must not be negative" for key, value in _not_negative(config).items() if value < 0),
-        *(
-            []
-            if config.run.seed <= _MAX_SEED
-            else [f"`run.seed` is {config.run.seed}, and must be at most {_MAX_SEED}"]
-        ),
-        *(
-            f"`{key}` is {value}, and must be above 0 and at most 1"
-            for key, value in {"rollout.top_p": rollout.top_p, "validation.top_p": config.validation.top_p}.items()
-            if value is not None and not 0 < value <= 1
-        ),
-        *(
-            []
-            if 0 <= rollout.max_infra_error_share <= 1
-            else [f"`rollout.max_infra_error_share` is {rollout.max_infra_error_share}, and must be from 0 to 1"]
-        ),
-    ]
-
-
-def _counts(config: RunConfig) -> dict[str, int]:
-    """Return values that must be at least 1."""
-    rollout, actor = config.rollout, config.actor
-    return {
-        "run.num_steps": config.run.num_steps,
-        "rollout.num_engines": rollout.num_engines,
-        "rollout.num_workers": rollout.num_workers,
-        "rollout.prompts_per_step": rollout.prompts_per_step,
-        "rollout.samples_per_prompt": rollout.samples_per_prompt,
-        "rollout.max_concurrent_trajectories": rollout.max_concurrent_trajectories,
-        "data.max_prompt_tokens": config.data.max_prompt_tokens,
-        "rollout.max_response_tokens": rollout.max_response_tokens,
-        "rollout.max_tool_response_tokens": rollout.max_tool_response_tokens,
-        "rollout.max_tool_calls_per_turn": rollout.max_tool_calls_per_turn,
-        "rollout.max_turns": rollout.max_turns,
-        "rollout.simulated.kv_tokens": rollout.simulated.kv_tokens,
-        "rollout.simulated.max_running": rollout.simulated.max_running,
-        "rollout.simulated.max_batched_tokens": rollout.simulated.max_batched_tokens,
-        "rollout.simulated.min_turns": rollout.simulated.min_turns,
-        "rollout.tensor_parallel_size": rollout.tensor_parallel_size,
-        "rollout.data_parallel_size": rollout.data_parallel_size,
-        "actor.num_workers": actor.num_workers,
-        "actor.mini_batches_per_step": actor.mini_batches_per_step,
-        "actor.epochs_per_step": actor.epochs_per_step,
-        "actor.max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
-        "actor.sequence_parallel_size": actor.sequence_parallel_size,
-        "actor.lora.alpha": actor.lora.alpha,
-        **algorithm_counts(config),
-        "checkpoint.every_steps": config.checkpoint.every_steps,
-        "checkpoint.keep_last": config.checkpoint.keep_last,
-        **{f"stages[{index}].num_steps": stage.num_steps for index, stage in enumerate(config.stages)},
-        "validation.samples_per_prompt": config.validation.samples_per_prompt,
-    }
-
-
-def _amounts(config: RunConfig) -> dict[str, float]:
-    """Return values that must be above 0."""
-    rollout, actor = config.rollout, config.actor
-    return {
-        "rollout.simulated.step_ms": rollout.simulated.step_ms,
-        "rollout.simulated.turn_tokens_median": rollout.simulated.turn_tokens_median,
-        "rollout.start_timeout_s": rollout.start_timeout_s,
-        "rollout.tool_timeout_s": rollout.tool_timeout_s,
-        "rollout.turn_timeout_s": rollout.turn_timeout_s,
-        "rollout.trajectory_timeout_s": rollout.trajectory_timeout_s,
-        "reward.timeout_s": config.reward.timeout_s,
-        "algorithm.rollout_correction.max_ratio": config.algorithm.rollout_correction.max_ratio,
-        "actor.max_grad_norm": actor.max_grad_norm,
-        "critic.max_grad_norm": config.critic.max_grad_norm,
-        "judge.max_wall_time_s": config.judge.max_wall_time_s,
-        "judge.max_memory_mb": config.judge.max_memory_mb,
-        "cluster.max_wait_s": config.cluster.max_wait_s,
-    }
-
-
-def _not_negative(config: RunConfig) -> dict[str, float]:
-    """Return values that must not be negative."""
-    rollout, actor = config.rollout, config.actor
-    return {
-        "run.seed": config.run.seed,
-        "rollout.num_threads_per_engine": rollout.num_threads_per_engine,
-        "rollout.simulated.step_ms_per_request": rollout.simulated.step_ms_per_request,
-        "rollout.simulated.step_ms_per_prefill_token": rollout.simulated.step_ms_per_prefill_token,
-        "rollout.simulated.turn_tokens_sigma": rollout.simulated.turn_tokens_sigma,
-        "rollout.simulated.prompt_sigma": rollout.simulated.prompt_sigma,
-        "actor.num_threads_per_worker": actor.num_threads_per_worker,
-        "actor.shard_size": actor.shard_size,
-        "actor.lora.rank": actor.lora.rank,
-        "judge.num_slots": config.judge.num_slots,
-        "actor.warmup_steps": actor.warmup_steps,
-        "actor.decay_steps": actor.decay_steps,
-        "critic.decay_steps": config.critic.decay_steps,
-        "actor.weight_decay": actor.weight_decay,
-        "actor.router_aux_loss_coef": actor.router_aux_loss_coef,
-        **algorithm_not_negative(config),
-        "rollout.extra_samples_per_prompt": rollout.extra_samples_per_prompt,
-        "rollout.max_judge_queue_s": rollout.max_judge_queue_s,
-        "rollout.max_staleness": rollout.max_staleness,
-        "rollout.max_retries": rollout.max_retries,
-        "rollout.temperature": rollout.temperature,
-        "rollout.top_k": rollout.top_k,
-        "rollout.kv_memory_gb": rollout.kv_memory_gb,
-        "cluster.gpu_memory_gb": config.cluster.gpu_memory_gb,
-        "validation.every_steps": config.validation.every_steps,
-        "validation.temperature": config.validation.temperature or 0.0,
-        "validation.top_k": config.validation.top_k or 0,
-        "checkpoint.keep_best": config.checkpoint.keep_best,
-    }
+def _has_prompts(config: RunConfig) -> bool:
+    return bool(config.data.train_files or (config.stages and all(stage.train_files for stage in config.stages)))
 
 
 def _address_problems(address: str | None) -> list[str]:
@@ -206,6 +72,16 @@ def _address_problems(address: str | None) -> list[str]:
     return [
         f"`cluster.address` is {address!r}, and must be `host:port`, such as `10.0.0.1:6379`, or `auto` on one of its nodes"
         "; absent, the run starts a Ray of its own"
+    ]
+
+
+def _deadlines_cut_short(rollout: RolloutSection) -> list[str]:
+    """Return explicitly set time limits of a turn or call that exceed the episode's."""
+    return [
+        f"`rollout.{name}` is {value:g}, above `rollout.trajectory_timeout_s` ({rollout.trajectory_timeout_s:g}), which ends "
+        "the episode first; lower the one, or raise the other"
+        for name, value in changed(rollout, "turn_timeout_s", "tool_timeout_s")
+        if value > rollout.trajectory_timeout_s
     ]
 
 
@@ -224,15 +100,15 @@ def _evaluation_problems(config: RunConfig) -> list[str]:
     if cluster.pools or cluster.roles or cluster.extra_roles:
         # Servers are outside of the roles, so the layout need not match their engine.
         engine = "transformers" if rollout.engine == "openai" else rollout.engine
-        problems += layout_problems(replace(config, rollout=replace(rollout, engine=engine)))
+        problems += layout_problems(
+            config.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})})
+        )
     return problems
 
 
 def _training_problems(config: RunConfig) -> list[str]:
     rollout, selection = config.rollout, config.algorithm.selection
     problems = [*algorithm_problems(config), *idle_training_keys(config)]
-    if not config.data.train_files and not (config.stages and all(stage.train_files for stage in config.stages)):
-        problems.append("`data.train_files` is empty, and there is nothing to train on; name a file of prompts")
     if rollout.engine == "openai":
         problems.append(
             "`rollout.engine` is `openai`, whose servers take no new weights; train with `transformers` or `vllm`, or measure "
@@ -287,10 +163,6 @@ def _decay_problems(config: RunConfig) -> list[str]:
                 f"`{name}.decay_steps` is {update.decay_steps}, and must be above `{name}.warmup_steps` "
                 f"({update.warmup_steps}), which it includes; or 0 for a constant learning rate"
             )
-        if not 0 <= update.final_learning_rate_fraction <= 1:
-            problems.append(
-                f"`{name}.final_learning_rate_fraction` is {update.final_learning_rate_fraction}, and must be from 0 to 1"
-            )
     return problems
 
 
@@ -300,7 +172,7 @@ def _mini_batch_problems(config: RunConfig) -> list[str]:
     for name, number in trained.items():
         if number > num_groups:
             wrong = f"more than the {num_groups} groups of `rollout.prompts_per_step`"
-        elif number >= 1 and num_groups % number:
+        elif num_groups % number:
             wrong = f"which does not divide the {num_groups} groups of `rollout.prompts_per_step`; change one of them"
         else:
             continue
