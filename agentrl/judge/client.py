@@ -40,15 +40,7 @@ class JudgeClient:
     def __init__(
         self, base_urls: Sequence[str], *, token: str | None, concurrency: int, batch_size: int, batch_timeout_s: float
     ) -> None:
-        """Take the settings; nothing is opened before `start`.
-
-        Args:
-            base_urls: equal judges, such as `http://127.0.0.1:8088`.
-            token: bearer token, if the judges want one.
-            concurrency: requests in flight at once; nearly done ones are not counted.
-            batch_size: most submissions in one request.
-            batch_timeout_s: wall clock of one request; unjudged submissions are sent again while their callers wait.
-        """
+        """Take the addresses of equal judges, such as `http://127.0.0.1:8088`, and the settings of `JudgeConnection`."""
         self._stats = JudgeStats()
         name = uuid.uuid4().hex[:12]
         self._ids = (f"{name}-{number}" for number in count())
@@ -103,7 +95,18 @@ class JudgeClient:
         self._queue.append(pending)
         if len(self._senders) < self._concurrency:
             self._senders.add(asyncio.create_task(self._send_until_empty()))
-        return await self._wait(pending)
+        allowed_s = deadline.remaining_s()
+        try:
+            async with asyncio.timeout(allowed_s):
+                return self._count(pending, await verdict)
+        except TimeoutError as error:
+            self._stats.num_unavailable += 1
+            raise JudgeUnavailableError(
+                f"judge {', '.join(self.urls)}: no verdict in {allowed_s:.3g} s: {pending.last_failure}"
+            ) from error
+        except JudgeUnavailableError:
+            self._stats.num_unavailable += 1
+            raise
 
     async def check(self, *, timeout_s: float) -> list[Health]:
         """Return the health of every host, waiting up to `timeout_s` for starting hosts.
@@ -128,19 +131,7 @@ class JudgeClient:
         self._stats.num_dropped_hosts, self._hosts.num_drops = self._hosts.num_drops, 0
         return self._stats.take()
 
-    async def _wait(self, pending: Pending) -> Verdict:
-        allowed_s = pending.deadline.remaining_s()
-        try:
-            async with asyncio.timeout(allowed_s):
-                verdict = await pending.verdict
-        except TimeoutError as error:
-            self._stats.num_unavailable += 1
-            raise JudgeUnavailableError(
-                f"judge {', '.join(self.urls)}: no verdict in {allowed_s:.3g} s: {pending.last_failure}"
-            ) from error
-        except JudgeUnavailableError:
-            self._stats.num_unavailable += 1
-            raise
+    def _count(self, pending: Pending, verdict: Verdict) -> Verdict:
         queue_wait_s = pending.sent_at - pending.queued_at + verdict.queue_time_s
         self._stats.queue_wait_s.append(queue_wait_s)
         note_judge_wait(queue_wait_s)
