@@ -80,7 +80,7 @@ class ScriptedEngine:
         if aborted := self._running.get(request_id):
             aborted.set()
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self) -> None:
         self._awake.clear()
 
     async def wake(self, tags: tuple[str, ...]) -> None:

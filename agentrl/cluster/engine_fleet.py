@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 30.0
 """Time after which an engine hangs: it answers between two steps."""
 _LOAD_TIMEOUT_S = 300.0
-_DROP_WEIGHTS = 2
-"""Sleep level that drops the weights."""
 _MAX_DEATHS = 5
 """Consecutive deaths after which an engine is given up."""
 _FORGIVEN_AFTER_S = 600.0
@@ -224,7 +222,7 @@ class EngineFleet(Sequence[WorkerHandle]):
         engine.sleeps = True
         try:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
-                await engine.handle.sleep(_DROP_WEIGHTS)
+                await engine.handle.sleep()
         except (TimeoutError, WorkerDiedError, EngineError) as error:
             self._close(engine, error, is_certain=True)
 

@@ -82,12 +82,15 @@ class Engine(Protocol):
         """End a request early; unknown ids are ignored, since a request may have just finished."""
         ...
 
-    async def sleep(self, level: int) -> None:
-        """Free device memory: level 1 moves the weights to the host, 2 drops them. Requests wait until `wake`."""
+    async def sleep(self) -> None:
+        """Drop the weights and the cache, to free device memory; requests wait.
+
+        Then come `wake(("weights",))`, `load_weights` and `wake(("kv_cache",))`, in this order.
+        """
         ...
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Allocate device memory again for `tags` (`weights`, `kv_cache`)."""
+        """Allocate device memory again for `tags` (`weights`, `kv_cache`); see `sleep`."""
         ...
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:

@@ -106,7 +106,7 @@ class SimulatedEngine:
         """See `Engine.abort`."""
         self._end_early(request_id)
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self) -> None:
         """See `Engine.sleep`."""
         self._sleeps = True
         self._batch.pause(clock.now())

@@ -102,17 +102,15 @@ async def _sleep(bench: Bench, *, tokens: int) -> None:
         await engine.load_weights(source, version=1)
         answers = await _ask(engine, bench, tokens=tokens)
         print(f"embedded engine awake: {_held_gib(bench) - before:.2f} GiB", flush=True)
-        for level in (1, 2):
-            sleep_s = await _seconds(bench, engine.sleep(level))
-            asleep_gib = _held_gib(bench) - before
-            wake_s = await _seconds(bench, engine.wake(("weights",)))
-            if level == 2:
-                wake_s += await _seconds(bench, engine.load_weights(source, version=1))
-            wake_s += await _seconds(bench, engine.wake(("kv_cache",)))
-            same = await _ask(engine, bench, tokens=tokens) == answers
-            print(f"asleep (level {level}): {asleep_gib:.2f} GiB; falls asleep in {1e3 * sleep_s:.1f} ms, wakes with its "
-                  f"weights in {1e3 * wake_s:.1f} ms, and samples {'as before' if same else 'SOMETHING ELSE'}",
-                  flush=True)  # fmt: skip
+        sleep_s = await _seconds(bench, engine.sleep())
+        asleep_gib = _held_gib(bench) - before
+        wake_s = await _seconds(bench, engine.wake(("weights",)))
+        wake_s += await _seconds(bench, engine.load_weights(source, version=1))
+        wake_s += await _seconds(bench, engine.wake(("kv_cache",)))
+        same = await _ask(engine, bench, tokens=tokens) == answers
+        print(f"asleep: {asleep_gib:.2f} GiB; falls asleep in {1e3 * sleep_s:.1f} ms, wakes with its weights in "
+              f"{1e3 * wake_s:.1f} ms, and samples {'as before' if same else 'SOMETHING ELSE'}",
+              flush=True)  # fmt: skip
     finally:
         await engine.aclose()
         publishing.close()

@@ -54,7 +54,7 @@ class FakeEngine:
         await self._answer()
         return idle_stats(kv_tokens=self.kv_tokens)
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self) -> None:
         await self._answer()
         self.sleeps = True
 

@@ -38,8 +38,8 @@ class RecordingEngine:
         self._answer()
         return idle_stats()
 
-    async def sleep(self, level: int) -> None:
-        self._note(f"sleep {level}")
+    async def sleep(self) -> None:
+        self._note("sleep")
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         self._note(f"wake {'+'.join(tags)}")
@@ -122,7 +122,7 @@ def test_colocated_engines_sleep_while_the_actor_trains_and_wake_with_the_new_we
         assert world.taken_calls() == ["actor: publish to engine 0/0", "engine 0: load 0"]
         await world.step(1)
         assert world.taken_calls() == [
-            "engine 0: sleep 2",
+            "engine 0: sleep",
             "actor: update",
             "actor: publish to engine 0/0",
             "engine 0: wake weights",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from agentrl.engine.base import Engine, EngineStats
+from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.types import Completion, Deadline, SamplingParams
 
 
@@ -29,6 +30,17 @@ async def ask_greedily(
 ) -> Completion:
     """Take the likeliest tokens, which no seed changes."""
     return await ask(engine, prompt, max_tokens, name=name, wait_s=wait_s, temperature=0.0)
+
+
+async def freeze(engine: TransformersEngine) -> None:
+    """Stop steps, and keep all requests; returns after the last step."""
+    engine._scheduler.is_awake = False
+    await engine.stats()
+
+
+async def thaw(engine: TransformersEngine) -> None:
+    engine._scheduler.is_awake = True
+    await engine.stats()
 
 
 async def until(engine: Engine, condition: Callable[[EngineStats], bool]) -> EngineStats:

@@ -129,7 +129,7 @@ def test_a_sleeping_engine_samples_nothing_and_new_weights_show_in_the_spans():
         engine = await make_engine(turn_tokens_median=1000, turn_tokens_sigma=0, prompt_sigma=0)
         task = asyncio.create_task(ask(engine))
         await asyncio.sleep(2.0)
-        await engine.sleep(1)
+        await engine.sleep()
         before = (await engine.stats()).num_generated_tokens
         await asyncio.sleep(100.0)
         assert (await engine.stats()).num_generated_tokens == before
@@ -148,7 +148,7 @@ def test_an_abort_while_it_sleeps_wakes_nothing():
         engine = await make_engine(turn_tokens_median=1000, turn_tokens_sigma=0, prompt_sigma=0)
         tasks = [asyncio.create_task(ask(engine, name=f"1-p-{number}-0")) for number in range(3)]
         await asyncio.sleep(1.0)
-        await engine.sleep(1)
+        await engine.sleep()
         before = (await engine.stats()).num_generated_tokens
         await engine.abort("1-p-0-0")
         await asyncio.sleep(10.0)

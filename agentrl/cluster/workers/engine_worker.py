@@ -36,9 +36,9 @@ class EngineWorker(PackedEngine):
         """See `Engine.abort`."""
         await self._engine.abort(request_id)
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self) -> None:
         """See `Engine.sleep`."""
-        await self._engine.sleep(level)
+        await self._engine.sleep()
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """See `Engine.wake`."""

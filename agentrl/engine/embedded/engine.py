@@ -91,13 +91,13 @@ class TransformersEngine:
         if request := self._open.get(request_id):
             await self._call(lambda: self._scheduler.end(request))
 
-    async def sleep(self, level: int) -> None:
-        """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`."""
+    async def sleep(self) -> None:
+        """Drop the weights and the KV cache; see `Engine`."""
         self._scheduler.is_awake = False
-        await self._call(lambda: self._scheduler.fall_asleep(level))
+        await self._call(self._scheduler.fall_asleep)
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Undo `sleep`, once `kv_cache` is among the tags; after level 2 requests wait for `load_weights` as well."""
+        """Go on with requests once `kv_cache` is among the tags and there are new weights."""
         if "weights" in tags:
             await self._call(self._scheduler.model.weights.take_memory)
         self._scheduler.is_awake |= "kv_cache" in tags

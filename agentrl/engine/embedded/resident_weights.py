@@ -1,4 +1,4 @@
-"""The weights of a model in this process: replaced in place, moved to the host or dropped, and restored."""
+"""The weights of a model in this process: replaced in place, or dropped and received again."""
 
 from collections.abc import Callable, Mapping
 
@@ -48,8 +48,7 @@ class ResidentWeights:
         """Take a model that is on `device`."""
         self._own: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._distinct = [(t.shape, t) for t in {id(tensor): tensor for tensor in self._own.values()}.values()]
-        self._device = torch.device(device)
-        self._receiver = WeightReceiver(self._device)
+        self._receiver = WeightReceiver(torch.device(device))
         self.are_whole = True
         """False after `drop`, until `load`."""
 
@@ -73,11 +72,6 @@ class ResidentWeights:
             del tensor  # it may be a view of a buffer that the sender frees after the last reference
         self.are_whole = True
 
-    def to_host(self) -> None:
-        """Move the weights to the host's memory."""
-        self._replace(lambda tensor, shape: tensor.cpu())
-        release_cached_memory()
-
     def drop(self) -> None:
         """Free the weights; the model is unusable until `load`."""
         self._replace(lambda tensor, shape: tensor.new_empty(0))
@@ -86,10 +80,8 @@ class ResidentWeights:
         release_cached_memory()
 
     def take_memory(self) -> None:
-        """Allocate device memory for the weights and restore what `to_host` kept; undefined values after `drop`."""
-        self._replace(
-            lambda tensor, shape: (tensor if tensor.shape == shape else tensor.new_empty(shape)).to(self._device)
-        )
+        """Allocate device memory for dropped weights; their values are undefined until `load`."""
+        self._replace(lambda tensor, shape: tensor if tensor.shape == shape else tensor.new_empty(shape))
 
     def _replace(self, new: Callable[[Tensor, torch.Size], Tensor]) -> None:
         """Replace the data of every weight by `new(data, shape)`; tied weights stay one tensor."""

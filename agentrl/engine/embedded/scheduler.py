@@ -116,10 +116,10 @@ class BatchScheduler:
         self._rows.invalidate()
         self.model.cache.layers.clear()
 
-    def fall_asleep(self, level: int) -> None:
+    def fall_asleep(self) -> None:
         """Free memory; see `Engine.sleep`."""
         self.drop_cache()
-        self.model.weights.drop() if level > 1 else self.model.weights.to_host()
+        self.model.weights.drop()
 
     def stats(self) -> EngineStats:
         """Return the current load."""

@@ -122,7 +122,7 @@ class OpenAIEngine:
         if request is not None and not request.limit.expired():
             request.limit.reschedule(_AT_ONCE)
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self) -> None:
         """Refuse (EngineError)."""
         _refuse("be put to sleep")
 

@@ -28,7 +28,7 @@ class ModelFacts:
 
     vocabulary_size: int
     max_tokens: int
-    """Prompt and completion together."""
+    """Context length, prompt and completion together."""
     weights: dict[str, torch.Tensor]
     """Tensors on the meta device, keyed by checkpoint name; tied ones are the same object."""
     kv_bytes_per_token: int
@@ -137,9 +137,7 @@ def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu:
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
-        for name, value in before.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        os.environ |= before
 
 
 def _kv_bytes_per_token(config: PretrainedConfig, dtype: torch.dtype, tensor_parallel_size: int) -> int:

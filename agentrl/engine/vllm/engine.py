@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import torch
+from vllm.config import VllmConfig  # pyright: ignore[reportMissingImports]
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
 from vllm.inputs.engine import tokens_input  # pyright: ignore[reportMissingImports]
 from vllm.logprobs import FlatLogprobs  # pyright: ignore[reportMissingImports]
@@ -30,7 +31,7 @@ from agentrl.engine.vllm.arguments import (
     process_environment,
     read_model_facts,
 )
-from agentrl.engine.vllm.load import EngineLoad
+from agentrl.engine.vllm.load import RankLoad
 from agentrl.engine.vllm.processes import VllmProcesses
 from agentrl.engine.vllm.worker import WeightLoading
 from agentrl.errors import EngineDeadError, EngineError
@@ -42,6 +43,8 @@ T = TypeVar("T")
 
 _WORKER_EXTENSION = f"{WeightLoading.__module__}.{WeightLoading.__qualname__}"
 _FIRST_VERSION = 0
+_DROP_WEIGHTS = 2
+"""Sleep level of vLLM that drops the weights."""
 _DEAD = "engine: vLLM's core process died; see this process's log. `start` restarts it"
 _UNASKED = "engine: vLLM aborted a request by itself, so it is shutting down"
 
@@ -61,13 +64,12 @@ class VllmEngine:
         self._llm: AsyncLLM | None = None
         self._why_down = "engine: not started"
         self._facts: ModelFacts
-        self._load: EngineLoad
+        self._ranks: list[RankLoad]
         self._processes: VllmProcesses
         self._open: set[str] = set()
         self._aborted: set[str] = set()
         self._aborts: set[asyncio.Task[None]] = set()
         self._control = asyncio.Lock()
-        self._warned_of_sleep = False
         self._reset()
 
     async def start(self) -> None:
@@ -93,7 +95,8 @@ class VllmEngine:
         assert llm.output_handler is not None
         llm.output_handler.add_done_callback(lambda _: processes.note_down())
         await self._call(llm.update_weight_version(str(_FIRST_VERSION)))
-        logger.info("engine: vLLM serves %s, %d KV tokens", self._model.path, self._kv_tokens_capacity())
+        sleep = "; on CPU it cannot sleep" if self._on_cpu else ""
+        logger.info("engine: vLLM serves %s, %d KV tokens%s", self._model.path, self._kv_tokens_capacity(), sleep)
 
     async def generate(
         self,
@@ -114,16 +117,11 @@ class VllmEngine:
                 not finite, or (EngineDeadError) the engine or one of its data-parallel copies died, or it was closed.
         """
         llm, facts = self._running(), self._facts
-        check_request(
-            token_ids,
-            params,
-            request_id,
-            self._open,
-            max_tokens=facts.max_tokens,
-            vocabulary_size=facts.vocabulary_size,
-        )
+        limits = {"max_tokens": facts.max_tokens, "vocabulary_size": facts.vocabulary_size}
+        check_request(token_ids, params, request_id, self._open, **limits)
         if deadline.expired:
-            return self._nothing()
+            spans = ((0, self._policy_version),)
+            return Completion(token_ids=[], logprobs=[], finish_reason=FinishReason.ABORT, version_spans=spans)
         self._open.add(request_id)
         timer = asyncio.get_running_loop().call_later(deadline.remaining_s(), self._expire, llm, request_id)
         try:
@@ -144,24 +142,23 @@ class VllmEngine:
             self._aborted.add(request_id)
             await self._call(self._running().abort(request_id))
 
-    async def sleep(self, level: int) -> None:
-        """Free the KV cache, and move the weights to the host (1) or drop them (2); requests wait until `wake`.
+    async def sleep(self) -> None:
+        """Drop the weights and the KV cache; see `Engine`.
 
-        Running requests are kept, and computed again from their tokens. On CPU it only warns once.
+        Running requests are kept, and computed again from their tokens. No effect on CPU.
         """
-        if self._sleep_does_nothing():
+        if self._on_cpu:
             return
         async with self._control:
-            await self._call(self._running().sleep(level, mode="keep"))
+            await self._call(self._running().sleep(_DROP_WEIGHTS, mode="keep"))
             self._asleep = {"weights", "kv_cache"}
-            self._weights_dropped |= level > 1  # until `load_weights`
 
     async def wake(self, tags: tuple[str, ...]) -> None:
-        """Undo `sleep`; after level 2 requests wait for `load_weights` as well. No effect on CPU."""
-        if self._sleep_does_nothing():
-            return
+        """Allocate memory again for `tags`; vLLM samples as soon as it has all. No effect on CPU."""
         async with self._control:
-            await self._wake(set(tags))
+            if now := self._asleep & set(tags):
+                await self._call(self._running().wake_up(sorted(now)))
+                self._asleep -= now
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """Replace the weights between two steps and drop the prefix cache.
@@ -191,19 +188,29 @@ class VllmEngine:
                 await self._stop(f"engine: closed, because loading version {version} failed half-way")
                 raise
             self._policy_version = version
-            self._weights_dropped = False
-            await self._wake(self._wake_later)
             if not self._asleep:
                 await self._call(llm.resume_generation())
 
     async def stats(self) -> EngineStats:
-        """Return the load at the last step; KV tokens count whole blocks of running requests only."""
-        llm = self._running()
-        return self._load.stats(
-            num_open=len(self._open),
-            kv_tokens_capacity=self._kv_tokens_capacity(),
-            kv_block_tokens=llm.vllm_config.cache_config.block_size,
+        """Return the load at the last step; KV tokens count whole blocks of running requests only.
+
+        The statistics stop with the last request, so running requests and KV use are bounded by the open requests.
+        """
+        llm, ranks, num_open = self._running(), self._ranks, len(self._open)
+        num_running = min(num_open, sum(rank.num_running for rank in ranks))
+        capacity = self._kv_tokens_capacity()
+        usage = sum(rank.kv_usage for rank in ranks) / len(ranks)
+        return EngineStats(
+            num_running=num_running,
+            num_waiting=num_open - num_running,
+            kv_tokens_used=round(usage * capacity) if num_open else 0,
+            kv_tokens_capacity=capacity,
             policy_version=self._policy_version,
+            num_generated_tokens=sum(rank.num_generated_tokens for rank in ranks),
+            num_prefill_tokens=sum(rank.num_prefill_tokens for rank in ranks),
+            num_cached_tokens=sum(rank.num_cached_tokens for rank in ranks),
+            num_preemptions=sum(rank.num_preemptions for rank in ranks),
+            kv_block_tokens=llm.vllm_config.cache_config.block_size,
         )
 
     async def aclose(self) -> None:
@@ -213,17 +220,19 @@ class VllmEngine:
     def _reset(self) -> None:
         self._policy_version = _FIRST_VERSION
         self._asleep: set[str] = set()
-        self._weights_dropped = False
-        self._wake_later: set[str] = set()
 
     def _launch(self) -> AsyncLLM:
         """Start vLLM's processes; this takes many seconds."""
         arguments = engine_arguments(
             self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
         )
-        self._load = EngineLoad()
+        self._ranks = []
         with process_environment(self._rollout, self._processes.environment, on_cpu=self._on_cpu):
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._load.new_rank])
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._new_rank])
+
+    def _new_rank(self, config: VllmConfig, index: int = 0) -> RankLoad:
+        self._ranks.append(RankLoad(config, index))
+        return self._ranks[-1]
 
     async def _stop(self, reason: str) -> None:
         llm, self._llm, self._why_down = self._llm, None, reason
@@ -279,7 +288,7 @@ class VllmEngine:
         return [output async for output in stream][-1]
 
     def _completion(self, output: RequestOutput, request_id: str) -> Completion:
-        sampled = output.outputs[0]
+        sampled, stats = output.outputs[0], output.metrics
         token_ids: list[int] = list(sampled.token_ids)
         logprobs = list(sampled.logprobs.logprobs) if isinstance(sampled.logprobs, FlatLogprobs) else []
         if sampled.finish_reason not in set(FinishReason):
@@ -295,29 +304,21 @@ class VllmEngine:
             logprobs=logprobs,
             finish_reason=FinishReason(sampled.finish_reason),
             version_spans=spans or ((0, self._policy_version),),
-            queue_s=_queue_s(output),
+            queue_s=max(0.0, stats.scheduled_ts - stats.queued_ts) if stats and stats.scheduled_ts else 0.0,
             experts=self._experts(output, request_id) if self._rollout.replay_routing else b"",
         )
 
     def _experts(self, output: RequestOutput, request_id: str) -> bytes:
         """Return vLLM's record of the experts of all tokens but the last: `[tokens, layers, experts of a token]`."""
         sampled = output.outputs[0]
-        num_rows = len(output.prompt_token_ids or ()) + len(sampled.token_ids) - 1
-        routed = sampled.routed_experts
         if not sampled.token_ids:
             return b""
-        if routed is None or len(routed) != num_rows:
-            num_routed = 0 if routed is None else len(routed)
+        num_rows = len(output.prompt_token_ids or ()) + len(sampled.token_ids) - 1
+        routed = sampled.routed_experts
+        num_routed = 0 if routed is None else len(routed)
+        if routed is None or num_routed != num_rows:
             raise EngineError(f"engine: request `{request_id}`: experts of {num_routed} of {num_rows} computed tokens")
         return routed.tobytes()
-
-    def _nothing(self) -> Completion:
-        return Completion(
-            token_ids=[],
-            logprobs=[],
-            finish_reason=FinishReason.ABORT,
-            version_spans=((0, self._policy_version),),
-        )
 
     def _expire(self, llm: AsyncLLM, request_id: str) -> None:
         self._aborted.add(request_id)
@@ -325,29 +326,8 @@ class VllmEngine:
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
-    async def _wake(self, tags: set[str]) -> None:
-        """Allocate memory again for `tags`; vLLM samples as soon as it has all."""
-        now = self._asleep & tags
-        self._wake_later = now & {"kv_cache"} if self._weights_dropped else set()
-        now -= self._wake_later
-        if not now:
-            return
-        await self._call(self._running().wake_up(sorted(now)))
-        self._asleep -= now
-
-    def _sleep_does_nothing(self) -> bool:
-        if self._on_cpu and not self._warned_of_sleep:
-            logger.warning("engine: vLLM cannot sleep on CPU: it keeps its memory")
-            self._warned_of_sleep = True
-        return self._on_cpu
-
     def _kv_tokens_capacity(self) -> int:
         assert self._llm is not None
         cache = self._llm.vllm_config.cache_config
         num_kept = self._rollout.data_parallel_size  # vLLM reserves one block per copy
         return max(0, (cache.num_gpu_blocks or 0) - num_kept) * cache.block_size
-
-
-def _queue_s(output: RequestOutput) -> float:
-    stats = output.metrics
-    return max(0.0, stats.scheduled_ts - stats.queued_ts) if stats is not None and stats.scheduled_ts else 0.0

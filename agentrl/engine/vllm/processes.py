@@ -14,10 +14,9 @@ _MARK = "AGENTRL_VLLM_MARK"
 
 
 class VllmProcesses:
-    """The processes of one vLLM, from its launch to its end; belongs to the running event loop.
+    """The processes of one vLLM; belongs to the running event loop.
 
-    vLLM's core takes many seconds to start, and does not notice when its parent is killed: it would keep its memory for ever.
-    So a guardian kills it.
+    vLLM's core does not notice when its parent is killed, and would keep its memory for ever, so a guardian kills it.
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ vLLM mixes `WeightLoading` into its worker class (`worker_extension_cls`) and ca
 """
 
 import pickle
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,8 +26,6 @@ class WeightLoading:
     vllm_config: Any
     device: Any
     rank: int
-    agentrl_receiver: WeightReceiver | None = None
-    agentrl_file_names: FileNames | None = None
 
     def agentrl_map_weights(self, pickled_source: bytes) -> None:
         """Check that the weights can be read here, while the old ones are intact."""
@@ -36,13 +35,13 @@ class WeightLoading:
                 "vLLM on a CPU computes with packed copies of experts, which new weights do not reach. For a mixture of "
                 "experts use `rollout.engine: transformers`, or a GPU"
             )
-        self._agentrl_receiver().prepare(source)
+        self.agentrl_receiver.prepare(source)
 
     def agentrl_load_weights(self, pickled_source: bytes) -> None:
         """Replace the weights of this rank, in place; a failure half-way leaves a mixture."""
         source: WeightSource = pickle.loads(pickled_source)
-        weights = self._agentrl_receiver().tensors(source)
-        named = self._agentrl_file_names().of(weights) if source.lora is None else whole_model(weights, source.lora)
+        weights = self.agentrl_receiver.tensors(source)
+        named = self.agentrl_file_names.of(weights) if source.lora is None else whole_model(weights, source.lora)
         self.reload_weights(weights_iterator=named)  # pyright: ignore[reportAttributeAccessIssue]
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
@@ -50,16 +49,15 @@ class WeightLoading:
                 # embedding, so it would keep the old policy.
                 dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
-    def _agentrl_file_names(self) -> FileNames:
-        if self.agentrl_file_names is None:
-            self.agentrl_file_names = FileNames.of_folder(self.vllm_config.model_config.model)
-        return self.agentrl_file_names
+    @cached_property
+    def agentrl_file_names(self) -> FileNames:
+        """Names of the weights in the model's folder."""
+        return FileNames.of_folder(self.vllm_config.model_config.model)
 
-    def _agentrl_receiver(self) -> WeightReceiver:
-        """Return the receiver, which keeps the memory mapped; `only_changed` is off as vLLM loads whole layers."""
-        if self.agentrl_receiver is None:
-            parallel = self.vllm_config.parallel_config
-            # `data_parallel_rank` is 0 in every copy of a dense model.
-            process = parallel.data_parallel_index * parallel.world_size + self.rank
-            self.agentrl_receiver = WeightReceiver(torch.device(self.device), process=process, only_changed=False)
-        return self.agentrl_receiver
+    @cached_property
+    def agentrl_receiver(self) -> WeightReceiver:
+        """Receiver, which keeps the memory mapped; `only_changed` is off as vLLM loads whole layers."""
+        parallel = self.vllm_config.parallel_config
+        # `data_parallel_rank` is 0 in every copy of a dense model.
+        process = parallel.data_parallel_index * parallel.world_size + self.rank
+        return WeightReceiver(torch.device(self.device), process=process, only_changed=False)

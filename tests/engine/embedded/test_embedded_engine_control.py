@@ -1,4 +1,4 @@
-"""Everything that ends or holds a request: deadlines, abort, cancellation, sleep, a full cache, a bug."""
+"""Everything that ends or holds a request: deadlines, abort, cancellation, a full cache, a bug."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ import torch
 from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion, FinishReason
-from tests.engine.engine_driver import ask_greedily, until_generated, until_present
+from tests.engine.engine_driver import ask_greedily, freeze, thaw, until_generated, until_present
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -25,11 +25,11 @@ async def test_a_passed_deadline_gives_what_was_sampled(save_model: Save, start_
     assert 0 < len(completion.token_ids) == len(completion.logprobs) < 7000
 
 
-async def test_a_deadline_passes_while_the_request_waits_or_sleeps(save_model: Save, start_engine: Start) -> None:
+async def test_a_deadline_passes_while_the_request_waits_or_is_frozen(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model(), max_concurrent_trajectories=1)
     running = asyncio.create_task(ask_greedily(engine, [1, 2], 250, name="a", wait_s=4))
     await until_generated(engine, 1)
-    await engine.sleep(1)
+    await freeze(engine)
     waiting = await ask_greedily(engine, [3, 4], 250, name="b", wait_s=0.1)
     assert (waiting.token_ids, waiting.finish_reason, waiting.version_spans) == ([], FinishReason.ABORT, ((0, 0),))
     assert (await running).finish_reason is FinishReason.ABORT
@@ -61,9 +61,9 @@ async def test_cancelling_frees_the_row(save_model: Save, start_engine: Start) -
     assert len((await ask_greedily(engine, [5], 3, name="c")).token_ids) == 3
 
 
-async def test_a_cancelled_request_leaves_a_sleeping_engine_at_once(save_model: Save, start_engine: Start) -> None:
+async def test_a_cancelled_request_leaves_a_frozen_engine_at_once(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
-    await engine.sleep(1)
+    await freeze(engine)
     task = asyncio.create_task(ask_greedily(engine, [1, 2], 250))
     await until_present(engine, 1)
     task.cancel()
@@ -79,10 +79,10 @@ async def test_more_requests_than_rows_wait_and_are_answered_in_order(save_model
         assert len(completion.token_ids) == 30
         finished.append(name)
 
-    await engine.sleep(1)
+    await freeze(engine)
     tasks = [asyncio.create_task(ask(str(i))) for i in range(8)]
     await until_present(engine, 8)
-    await engine.wake(("weights", "kv_cache"))
+    await thaw(engine)
     await until_generated(engine, 1)
     stats = await engine.stats()
     assert (stats.num_running, stats.num_waiting) == (2, 6)
@@ -92,33 +92,19 @@ async def test_more_requests_than_rows_wait_and_are_answered_in_order(save_model
 
 async def test_a_request_id_in_use_is_refused(save_model: Save, start_engine: Start) -> None:
     engine = await start_engine(save_model())
-    await engine.sleep(1)
+    await freeze(engine)
     first = asyncio.create_task(ask_greedily(engine, [1], 20, name="same"))
     await until_present(engine, 1)
     with pytest.raises(EngineError, match="`same`: the id is in use"):
         await ask_greedily(engine, [1], 20, name="same")
-    await engine.wake(("weights", "kv_cache"))
+    await thaw(engine)
     assert len((await first).token_ids) == 20
-
-
-async def test_sleep_freezes_and_wake_goes_on(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model())
-    undisturbed = await ask_greedily(engine, [1, 2], 200, name="undisturbed")
-    task = asyncio.create_task(ask_greedily(engine, [1, 2], 200))
-    await until_generated(engine, 203)
-    await engine.sleep(1)
-    before = await engine.stats()
-    await asyncio.sleep(0.05)
-    assert await engine.stats() == before
-    assert before.num_running == 1
-    await engine.wake(("weights", "kv_cache"))
-    assert (await task).token_ids == undisturbed.token_ids
 
 
 async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
     save_model: Save, start_engine: Start
 ) -> None:
-    """Multi-turn trajectories with shared prompts on few rows, some cancelled or aborted, while the engine sleeps and wakes."""
+    """Multi-turn trajectories with shared prompts on few rows, some cancelled or aborted, with interruptions."""
     folder, rng = save_model(), random.Random(0)
     engine, alone = await start_engine(folder, max_concurrent_trajectories=6), await start_engine(folder)
     prompts = [[rng.randrange(64) for _ in range(rng.randint(1, 60))] for _ in range(4)]
@@ -136,8 +122,8 @@ async def test_nothing_is_lost_or_changed_when_everything_happens_at_once(
     async def disturb() -> None:
         for _ in range(10):
             await asyncio.sleep(0.05)
-            await engine.sleep(1)
-            await engine.wake(("weights", "kv_cache"))
+            await freeze(engine)
+            await thaw(engine)
             await engine.abort(f"{rng.randrange(24)}.{rng.randrange(3)}")
             trajectories[rng.randrange(24)].cancel()
 
@@ -177,7 +163,7 @@ async def test_a_bug_fails_every_open_and_every_later_call_with_the_cause(
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, EngineDeadError)
         assert "it died of RuntimeError" in str(outcome)
-    for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.sleep(1)):
+    for refused in (ask_greedily(engine, [1], 5), engine.stats(), engine.sleep()):
         with pytest.raises(EngineDeadError, match="it died of RuntimeError"):
             await refused
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.errors import EngineError
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
-from tests.engine.engine_driver import ask_greedily, until_generated, until_present
+from tests.engine.engine_driver import ask_greedily, freeze, thaw, until_generated, until_present
 
 Start = Callable[..., Awaitable[TransformersEngine]]
 Save = Callable[..., str]
@@ -70,9 +70,9 @@ async def test_requests_after_an_update_find_nothing_of_those_that_ran_through_i
     engine, fresh = await start_engine(old), await start_engine(new)
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150, name="t1"))
     await until_generated(engine, 10)
-    await engine.sleep(1)
+    await freeze(engine)
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
-    await engine.wake(("weights", "kv_cache"))
+    await thaw(engine)
     sibling = await ask_greedily(engine, PROMPT, name="sibling")
     assert sibling.token_ids == (await ask_greedily(fresh, PROMPT)).token_ids
     second = PROMPT + (await task).token_ids + [1, 2, 3]
@@ -86,10 +86,10 @@ async def test_every_token_is_stamped_with_the_version_that_sampled_it(
     engine = await start_engine(old)
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150))
     await until_generated(engine, 10)
-    await engine.sleep(1)
+    await freeze(engine)
     num_old = (await engine.stats()).num_generated_tokens
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=5)
-    await engine.wake(("weights", "kv_cache"))
+    await thaw(engine)
     completion = await task
     assert completion.version_spans == ((0, 0), (num_old, 5))
     for folder, span in ((old, slice(0, num_old)), (new, slice(num_old, 150))):
@@ -156,31 +156,23 @@ async def test_nan_logits_are_an_engine_error_and_leave_no_trace(
     assert len((await short).token_ids) == 30
 
 
-async def test_sleep_frees_the_cache_and_requests_wait_until_wake(save_model: Save, start_engine: Start) -> None:
-    engine = await start_engine(save_model())
-    before = await ask_greedily(engine, PROMPT)
-    await engine.sleep(1)
-    assert not engine._scheduler.model.cache.layers
-    held = asyncio.create_task(ask_greedily(engine, PROMPT))
-    await engine.wake(("weights",))
-    await asyncio.sleep(0.05)
-    assert not held.done()
-    await engine.wake(("kv_cache",))
-    assert (await held).token_ids == before.token_ids
-    assert (await engine.stats()).num_cached_tokens == 0
-
-
 async def test_requests_that_run_when_the_engine_falls_asleep_go_on_after_wake(
-    save_model: Save, start_engine: Start
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher
 ) -> None:
-    engine = await start_engine(save_model())
+    folder = save_model()
+    engine = await start_engine(folder)
     undisturbed = await ask_greedily(engine, PROMPT, 150)
     start = (await engine.stats()).num_generated_tokens
     task = asyncio.create_task(ask_greedily(engine, PROMPT, 150))
     await until_generated(engine, start + 10)
-    await engine.sleep(1)
+    await engine.sleep()
     assert (await engine.stats()).kv_tokens_used == 0
-    await engine.wake(("weights", "kv_cache"))
+    assert not engine._scheduler.model.cache.layers
+    await engine.wake(("weights",))
+    await engine.load_weights(publisher.publish(weights_of(folder).items()), version=0)
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    await engine.wake(("kv_cache",))
     assert (await task).token_ids == undisturbed.token_ids
 
 
@@ -196,7 +188,7 @@ async def test_who_wakes_after_its_weights_were_dropped_waits_for_new_ones(
     before = await ask_greedily(engine, PROMPT)
     source = publisher.publish(weights_of(folder).items())
     await engine.load_weights(source, version=1)
-    await engine.sleep(2)
+    await engine.sleep()
     assert memory_of_weights(engine) == 0
     await engine.wake(("weights", "kv_cache"))
     held = asyncio.create_task(ask_greedily(engine, PROMPT))
@@ -204,25 +196,21 @@ async def test_who_wakes_after_its_weights_were_dropped_waits_for_new_ones(
     assert (await engine.stats()).num_generated_tokens == len(before.token_ids)
     await engine.load_weights(source, version=2)  # it had them, and has them no longer
     assert (await held).token_ids == before.token_ids
+    assert (await engine.stats()).num_cached_tokens == 0
 
 
 @pytest.mark.parametrize("wakes_first", [(), ("weights",)])
-@pytest.mark.parametrize("level", [1, 2])
 async def test_who_waits_for_a_sleeping_engine_is_answered_by_the_weights_that_came_before_it_woke(
-    save_model: Save,
-    start_engine: Start,
-    publisher: SharedMemoryPublisher,
-    level: int,
-    wakes_first: tuple[str, ...],
+    save_model: Save, start_engine: Start, publisher: SharedMemoryPublisher, wakes_first: tuple[str, ...]
 ) -> None:
     old, new = save_model(seed=0), save_model(seed=1)
     engine, fresh = await start_engine(old), await start_engine(new)
     await ask_greedily(engine, PROMPT, name="parked")
-    await engine.sleep(level)
+    await engine.sleep()
     held = asyncio.create_task(ask_greedily(engine, PROMPT))
     await until_present(engine, 1)
     await engine.wake(wakes_first)
-    assert memory_of_weights(engine) > 0 if level == 1 or wakes_first else memory_of_weights(engine) == 0
+    assert (memory_of_weights(engine) > 0) == bool(wakes_first)
     await engine.load_weights(publisher.publish(weights_of(new).items()), version=1)
     assert not engine._scheduler.model.cache.layers
     await engine.wake(("kv_cache",))

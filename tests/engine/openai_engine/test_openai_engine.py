@@ -327,7 +327,7 @@ async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: Open
     source = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
     for refused in (
         engine.load_weights(source, version=1),
-        engine.sleep(1),
+        engine.sleep(),
         engine.wake(("weights",)),
     ):
         with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` cannot"):

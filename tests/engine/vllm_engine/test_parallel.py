@@ -80,7 +80,7 @@ async def test_two_copies_sample_as_one_take_new_weights_and_each_has_a_memory_o
 ) -> None:
     async with running(base, data_parallel_size=2) as engine:
         assert_sampled_by(base, await answers(engine), version=0)
-        ranks = engine._load._ranks
+        ranks = engine._ranks
         assert [rank.num_generated_tokens for rank in ranks] == [3 * 60 + 1, 3 * 60], "one is sampled at the start"
         assert (await engine.stats()).kv_tokens_capacity >= 8 * CONTEXT
 

@@ -26,7 +26,7 @@ def test_copies_of_a_dense_model_have_numbers_of_their_own_though_vllm_calls_eac
         for rank in (0, 1):
             worker = WeightLoading()
             worker.vllm_config, worker.device, worker.rank = SimpleNamespace(parallel_config=parallel), "cpu", rank
-            numbers.append(worker._agentrl_receiver()._process)
+            numbers.append(worker.agentrl_receiver._process)
     assert numbers == [0, 1, 2, 3]
 
 

@@ -86,14 +86,10 @@ def test_nccl_transfers_every_version_to_a_process_on_another_gpu():
     sender.close()
 
 
-def test_a_sleeping_engine_frees_its_memory_and_wakes_with_its_weights_or_new_ones():
+def test_a_sleeping_engine_frees_its_memory_and_wakes_with_new_weights():
     model = nn.Linear(4096, 4096, device="cuda")
     weights, before = ResidentWeights(model, "cuda"), model.weight.detach().cpu().clone()
     full = torch.cuda.memory_reserved()  # what other processes cannot have
-    weights.to_host()
-    assert full - torch.cuda.memory_reserved() >= model.weight.nbytes
-    weights.take_memory()
-    assert torch.equal(model.weight.cpu(), before)
     weights.drop()
     assert full - torch.cuda.memory_reserved() >= before.nbytes
     publisher = SharedMemoryPublisher()
