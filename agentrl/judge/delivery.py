@@ -57,7 +57,7 @@ class Delivery:
     def __init__(
         self, batch: Sequence[Pending], hosts: JudgeHosts, stats: JudgeStats, *, request_timeout_s: float
     ) -> None:
-        """Take the batch; unjudged submissions of a request are sent again after `request_timeout_s`."""
+        """Take the batch; `request_timeout_s` is the wall clock of one request."""
         self.nearly_done = asyncio.Event()
         self._batch = batch
         self._hosts = hosts
@@ -101,25 +101,14 @@ class Delivery:
             except RefusedError as error:
                 left = waiting(left)
                 if len(left) == 1:
-                    raise JudgeUnavailableError(f"judge: it refused a submission: {error}") from error
-                # Find the one bad submission by halving.
-                middle = len(left) // 2
-                await asyncio.gather(self._judge_half(left[:middle]), self._judge_half(left[middle:]))
-
-    async def _judge_half(self, half: Sequence[Pending]) -> None:
-        try:
-            await self._judge(half)
-        except JudgeUnavailableError as error:
-            fail(half, error)
+                    fail(left, JudgeUnavailableError(f"judge: it refused a submission: {error}"))
+                else:  # find the one bad submission by halving
+                    middle = len(left) // 2
+                    await self._judge(left[:middle])
+                    await self._judge(left[middle:])
 
     async def _attempt(self, left: Sequence[Pending], host: JudgeHost) -> None:
-        """Ask `host` once.
-
-        Raises:
-            NotAnsweredError: some submissions have no verdict yet.
-            RefusedError: the judge refuses the batch.
-            JudgeUnavailableError: the judge will never answer.
-        """
+        """Ask `host` once; raises what `JudgeHosts.judge` raises, and NotAnsweredError if verdicts are missing."""
         longest_s = max(pending.deadline.remaining_s() for pending in left)
         deadline_s = max(0.001, min(longest_s, self._request_timeout_s))
         now = time.monotonic()

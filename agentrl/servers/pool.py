@@ -55,7 +55,7 @@ class HostPool(Generic[HostT]):
     """The servers of one client, over one HTTP session."""
 
     def __init__(self, hosts: Iterable[HostT], session: ServerSession, *, name: str) -> None:
-        """Take the hosts, duplicates count once; `name` begins the log lines."""
+        """Take the hosts, of which duplicates count once; `name` begins the log lines."""
         self.hosts = list({host.url: host for host in hosts}.values())
         self.session = session
         self.num_drops = 0

@@ -27,16 +27,24 @@ _SOCKET_OPTIONS = (
 """Keep-alive that notices a lost machine after about ten seconds (the last option is in ms)."""
 
 
-class NotAnsweredError(Exception):
-    """A try without an answer, which may be repeated; raised as `BrokenError` or `BusyError`."""
+class ServerError(Exception):
+    """A failed request; `status` is that of the HTTP reply, 0 without one."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RefusedError(ServerError):
+    """The server refuses this request; a retry is useless."""
+
+
+class NotAnsweredError(ServerError):
+    """A try without an answer, which may be repeated; often a `BrokenError` or `BusyError`."""
 
 
 class BrokenError(NotAnsweredError):
-    """No reply, half a reply, or one of an unhealthy server (then with its HTTP `status`)."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
+    """No reply, half a reply, or one of an unhealthy server."""
 
 
 class BusyError(NotAnsweredError):
@@ -47,20 +55,8 @@ class BusyError(NotAnsweredError):
         self.retry_after_s = retry_after_s
 
 
-class RefusedError(Exception):
-    """The server refuses this request with the HTTP `status`; a retry is useless."""
-
-    def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def bearer_token(variable: str | None, *, key: str) -> str | None:
-    """Return the token in an environment variable; None without a variable.
-
-    Raises:
-        ConfigError: the variable is not set; `key` is the config key that names it.
-    """
+    """Return the token in the environment variable that the config `key` names; ConfigError if it is not set."""
     token = os.environ.get(variable) if variable else None
     if variable and not token:
         raise ConfigError(
@@ -75,12 +71,9 @@ class ServerSession:
     def __init__(
         self, *, token: str | None, headers: Mapping[str, str] | None = None, busy_status: int | None = None
     ) -> None:
-        """Take the settings.
+        """Take the bearer token, if the servers want one, and further headers of every request.
 
-        Args:
-            token: bearer token, if the servers want one; it never appears in a message.
-            headers: further headers of every request.
-            busy_status: HTTP status that means "full", like 429, if it comes with `Retry-After`.
+        `busy_status` is an HTTP status that means "full", as 429 does, if it comes with `Retry-After`.
         """
         self._token = token
         self._headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -89,7 +82,7 @@ class ServerSession:
 
     async def start(self) -> None:
         """Open the session on the running event loop."""
-        # The callers limit their requests themselves; aiohttp's limit of 100 connections would throttle silently.
+        # Callers limit their requests themselves; aiohttp's limit of 100 connections would throttle silently.
         connector = aiohttp.TCPConnector(
             limit=0, limit_per_host=0, keepalive_timeout=_IDLE_CONNECTION_S, socket_factory=_watched_socket
         )
@@ -105,12 +98,7 @@ class ServerSession:
     async def reply(
         self, method: str, url: str, *, timeout_s: float | None, body: bytes | str | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a reply with status 200; failures, those while it is read included, are raised by name.
-
-        Raises:
-            NotAnsweredError: no complete reply now.
-            RefusedError: any other status.
-        """
+        """Yield a reply with status 200; other replies, and failures while it is read, are raised as `ServerError`s."""
         if self._session is None:
             raise RuntimeError("server session: not started; await `start()` on its event loop")
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)

@@ -38,8 +38,8 @@ class _Request:
     prompt: list[int]
     params: SamplingParams
     limit: asyncio.Timeout
-    is_running: bool = False
     sampled: Sampled
+    is_running: bool = False
     failure: str = ""
     """Reason of the last failure, or of a suspected one."""
 

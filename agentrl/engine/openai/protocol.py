@@ -92,12 +92,7 @@ class Sampled:
     num_cached_tokens: int = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Add the next part.
-
-        Raises:
-            BrokenError: the server aborted the completion.
-            EngineError: the chunk holds no token ids, or an unknown finish reason.
-        """
+        """Add the next part; BrokenError if the server aborted it, EngineError if it holds no token ids."""
         self.num_cached_tokens = chunk.num_cached_tokens or self.num_cached_tokens
         for choice in chunk.choices:
             if choice.token_ids is None:
@@ -118,8 +113,7 @@ class Sampled:
         """Return the received part, with `finish_reason=abort` if the reply is not complete.
 
         Raises:
-            EngineError: a log-probability is missing or impossible, a token is not in the model's vocabulary, or there are too
-                many tokens.
+            EngineError: a token or its log-probability is missing or impossible.
         """
         ids, logprobs, where = self.token_ids, self.logprobs, self.where
         if self.finish_reason is None:  # it may have ended between a token and its log-probability

@@ -68,7 +68,7 @@ class OpenAIServers(HostPool[Server]):
     async def complete(self, server: Server, prompt: list[int] | str, params: SamplingParams, sampled: Sampled) -> None:
         """Add the parts of one completion to `sampled` as they come, without a time limit.
 
-        If this ends early, `sampled` keeps the part so far, and the connection is closed, so that the server aborts.
+        If this ends early, the connection is closed, so that the server aborts.
 
         Raises:
             NotAnsweredError: the reply ended early or never came, or the server is full.
@@ -97,8 +97,7 @@ class OpenAIServers(HostPool[Server]):
 
         Raises:
             NotAnsweredError: it does not work now.
-            EngineError: it is unsuitable: it returns no token ids or log-probabilities, has another tokenizer, drops the stop
-                token, or refuses this client.
+            EngineError: it is unsuitable.
         """
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
