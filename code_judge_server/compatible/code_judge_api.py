@@ -39,34 +39,24 @@ _REFUSALS = {status: answer for status, answer in DOCUMENTED_REFUSALS.items() if
 _DID_NOT_RUN = {VerdictStatus.QUEUE_TIMEOUT, VerdictStatus.INTERNAL_ERROR, VerdictStatus.CANCELLED}
 
 
-class _CodeJudge:
-    """Runs code-judge submissions through the queue."""
+def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Collection[str]) -> APIRouter:
+    """Return the routes; their formats are documented in `code_judge_schemas`."""
+    router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
+    batch_model = bounded_batch(CodeJudgeBatch, settings.max_batch_items)
 
-    def __init__(self, settings: Settings, queue: SubmissionQueue, languages: Collection[str]) -> None:
-        self._settings = settings
-        self._queue = queue
-        self._languages = languages
-
-    async def results(
-        self, submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool
+    async def results_of(
+        submissions: list[CodeJudgeSubmission], request: Request, *, patient: bool = False
     ) -> list[CodeJudgeResult]:
         """Return one result per submission, in order; `patient` submissions never time out in the queue."""
-        judged = {index: item for index, item in enumerate(submissions) if item.type in self._languages}
-        work = self._queue.judge_all(
+        judged = {index: item for index, item in enumerate(submissions) if item.type in languages}
+        work = queue.judge_all(
             [_as_submission(item) for item in judged.values()],
             client=client_of(request.scope),
-            max_queue_time_s=None if patient else self._settings.max_queue_time_s,
+            max_queue_time_s=None if patient else settings.max_queue_time_s,
             room=until_sent(request),
         )
         verdicts = dict(zip(judged, await cancel_on_disconnect(request, work), strict=True))
         return [_as_result(item, verdicts.get(index)) for index, item in enumerate(submissions)]
-
-
-def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Collection[str]) -> APIRouter:
-    """Return the routes; their formats are documented in `code_judge_schemas`."""
-    router = APIRouter(route_class=StrictJsonRoute, responses=_REFUSALS)
-    judge = _CodeJudge(settings, queue, languages)
-    batch_model = bounded_batch(CodeJudgeBatch, settings.max_batch_items)
 
     @router.get("/ping")
     async def ping() -> str:
@@ -77,16 +67,13 @@ def code_judge_router(settings: Settings, queue: SubmissionQueue, languages: Col
         return CodeJudgeStatus(queue=queue.num_waiting, num_workers=queue.num_slots)
 
     @router.post("/run")
+    @router.post("/judge", response_model=CodeJudgeJudgement)
     async def run(submission: CodeJudgeSubmission, request: Request) -> CodeJudgeResult:
-        return (await judge.results([submission], request, patient=False))[0]
-
-    @router.post("/judge")
-    async def judge_one(submission: CodeJudgeSubmission, request: Request) -> CodeJudgeJudgement:
-        return (await judge.results([submission], request, patient=False))[0]
+        return (await results_of([submission], request))[0]
 
     def add_batches(path: str, *, patient: bool) -> None:
         async def results(batch: batch_model, request: Request) -> CodeJudgeResultBatch:  # pyright: ignore[reportInvalidTypeForm] (made above)
-            results = await judge.results(batch.submissions, request, patient=patient)
+            results = await results_of(batch.submissions, request, patient=patient)
             return CodeJudgeResultBatch(sub_id=batch.sub_id or _new_id(), results=results)
 
         router.post(f"/run/{path}")(results)

@@ -153,12 +153,7 @@ class ProcessExecutor:
 
     async def _execute_in(self, number: int, job: Job, message: bytes, *, attempts: int = _ATTEMPTS) -> Outcome:
         given_up = asyncio.Event()
-        timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
-        task = asyncio.create_task(
-            self._execute_on(
-                number, message, attempts=attempts, timeout_s=timeout_s, given_up=given_up, on_output=job.on_output
-            )
-        )
+        task = asyncio.create_task(self._execute_on(number, job, message, attempts=attempts, given_up=given_up))
         self._running.add(task)
         task.add_done_callback(lambda _: self._release(task, number))
         try:
@@ -185,15 +180,9 @@ class ProcessExecutor:
         self._free.put_nowait(number)
 
     async def _execute_on(
-        self,
-        number: int,
-        message: bytes,
-        *,
-        attempts: int,
-        timeout_s: float,
-        given_up: asyncio.Event,
-        on_output: Callable[[OutputName, bytes], None] | None,
+        self, number: int, job: Job, message: bytes, *, attempts: int, given_up: asyncio.Event
     ) -> Outcome:
+        timeout_s = job.limits.wall_time_s + SLOT_REPLY_GRACE_S
         for _ in range(attempts):
             slot = self._slots[number]
             try:
@@ -201,7 +190,7 @@ class ProcessExecutor:
                     slot = await self._rebuild(number)
                 if given_up.is_set():
                     break
-                return await slot.run(message, timeout_s=timeout_s, on_output=on_output)
+                return await slot.run(message, timeout_s=timeout_s, on_output=job.on_output)
             except (SlotDiedError, OSError) as error:  # OSError: no processes or disk space for a new one
                 logger.warning("slot %d: %s; replacing it", number, error)
                 await self._slots[number].stop()
