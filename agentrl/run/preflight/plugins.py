@@ -7,7 +7,8 @@ role is not called: these come with Ray.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import faulthandler
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
@@ -20,7 +21,6 @@ from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
 from agentrl.rewards.score import Score
 from agentrl.run.judges import driver_judge
-from agentrl.run.preflight.blocked_calls import ended_if_blocked
 from agentrl.run.preflight.report import CheckReport, CheckSubject
 from agentrl.run.prompt_sets import count_overlong, overlong_warnings
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
@@ -33,6 +33,8 @@ from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, ToolCall, ToolSt
 
 EPISODE_ID = "check"
 _MAX_SHOWN = 120
+_BLOCKED_MARGIN_S = 5.0
+"""Time in which the deadline of a call ends it first."""
 _ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answer>", "<answer>{}</answer>")
 """Ways in which a right answer may be written; the first that scores is named."""
 
@@ -91,7 +93,7 @@ async def _started_tools(
         max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
         start_timeout_s=config.rollout.start_timeout_s,
     )
-    with ended_if_blocked("start of the tools", limit_s=config.rollout.start_timeout_s * max(1, len(local_tools))):
+    with _ended_if_blocked(config.rollout.start_timeout_s * max(1, len(local_tools))):
         await executor.start()
     try:
         yield executor
@@ -120,7 +122,7 @@ async def _call_tool(
 ) -> None:
     where = f"tool `{schema.name}`: called with {_shown(call.arguments)}"
     try:
-        with ended_if_blocked(where, limit_s=executor.timeout_s):
+        with _ended_if_blocked(executor.timeout_s):
             [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
     except DataError as error:  # what the user's code raised, or that the row cannot be used
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
@@ -151,7 +153,7 @@ async def _started_reward(
 ) -> AsyncIterator[Reward]:
     reward = isolated_reward(build_reward(section, context), start_timeout_s=start_timeout_s)
     limit_s = start_timeout_s * len(section.scorers)
-    with ended_if_blocked(f"start of reward `{section.label}`", limit_s=limit_s):
+    with _ended_if_blocked(limit_s):
         await reward.start()
     try:
         yield reward
@@ -170,7 +172,7 @@ async def _score_answers(
     where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
 
     async def scored(text: str) -> float:
-        with ended_if_blocked(f"{where}, answer {_shown(text)}", limit_s=section.timeout_s):
+        with _ended_if_blocked(section.timeout_s):
             result = await score(reward, section, prompt, (Turn(text=text),))
         _check_metric(result, metric, where=f"{where}, answer {_shown(text)}")
         return result.value
@@ -226,3 +228,16 @@ def _right_answers(prompt: Prompt) -> list[str]:
 def _shown(value: object) -> str:
     line = value.strip().replace("\n", "\\n") if isinstance(value, str) else repr(value)
     return f"`{line[:_MAX_SHOWN]}{' ...' if len(line) > _MAX_SHOWN else ''}`"
+
+
+@contextlib.contextmanager
+def _ended_if_blocked(limit_s: float) -> Iterator[None]:
+    """End this process with a traceback if user code still blocks Python some time after its own deadline.
+
+    Deadlines of an event loop do not run while a C function, such as a regular expression, holds the interpreter lock.
+    """
+    faulthandler.dump_traceback_later(limit_s + _BLOCKED_MARGIN_S, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
