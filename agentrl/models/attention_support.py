@@ -1,4 +1,4 @@
-"""Limits of a model by its configuration: unsupported attention, and positions. Without torch, for the runner."""
+"""Limits of a model by its configuration: tested architectures, attention sinks and positions. Without torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +20,6 @@ Settings = Mapping[str, Any]
 _LENGTHENING = ("yarn", "linear")
 """Rotary scalings whose `factor` adds positions; with `llama3`, `max_position_embeddings` includes it already."""
 _WITH_SINKS = frozenset({"deepseek_v4", "gpt_oss", "granite_swa", "granitemoe_swa", "hy_v4", "mimo_v2_flash"})
-
-
-def unsupported_attention(settings: Settings) -> str | None:
-    """Return the feature of a model's attention that is not supported; None if all are."""
-    if settings.get("attn_logit_softcapping"):
-        return "capped scores (`attn_logit_softcapping`)"
-    return None
 
 
 def has_sinks(settings: Settings) -> bool:
@@ -56,17 +49,15 @@ def exact_positions(settings: Settings) -> int | None:
     Beyond it (dynamic NTK, longrope) they depend on the longest sequence of a packed row, or of an engine's batch.
     """
     scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # the older name goes first
+    limits: list[int | None] = []
     # Some models have a set of settings per kind of layer.
-    kinds = [each for each in (scaling, *scaling.values()) if isinstance(each, Mapping)]
-    limits = [_exact_positions(kind, settings) for kind in kinds]
+    for rope in (scaling, *(part for part in scaling.values() if isinstance(part, Mapping))):
+        declared = settings.get("max_position_embeddings")
+        if _kind_of(rope) in ("longrope", "su"):  # an older name of the same
+            limits.append(_before_scaling(rope, settings) or declared)
+        elif "dynamic" in _kind_of(rope):
+            limits.append(declared)
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _exact_positions(rope: Settings, settings: Settings) -> int | None:
-    kind = _kind_of(rope)
-    if kind in ("longrope", "su"):  # an older name of the same
-        return _before_scaling(rope, settings) or settings.get("max_position_embeddings")
-    return settings.get("max_position_embeddings") if "dynamic" in kind else None
 
 
 def _kind_of(rope: Settings) -> str:

@@ -30,7 +30,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.config.chat_template import read_chat_template
 from agentrl.errors import ConfigError
-from agentrl.models.attention_support import unsupported_attention
 from agentrl.models.loading import load_causal_lm, refuse_unloadable, require_weights
 from agentrl.training.attention.packed import packed_attention
 from agentrl.training.model.flops import ModelShape
@@ -118,9 +117,11 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
             f"{where} ({built.config.model_type}) has layers of {names}, which see across the sequences of "
             "a packed row; use a model whose layers are full or sliding attention"
         )
-    missing = unsupported_attention(built.config.get_text_config().to_dict())
-    if missing is not None:
-        raise ConfigError(f"{where} needs {missing}, which packed training does not compute; use another architecture")
+    if getattr(built.config.get_text_config(), "attn_logit_softcapping", None):
+        raise ConfigError(
+            f"{where} needs capped scores (`attn_logit_softcapping`), which packed training does not compute; use another "
+            "architecture"
+        )
 
 
 def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
