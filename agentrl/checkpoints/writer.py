@@ -52,12 +52,12 @@ class CheckpointKeeper:
         """Take the parts.
 
         Args:
-            store: where the checkpoints are.
-            config: how many are kept.
-            models: what writes its part by itself.
-            note: called in a thread with the step of each checkpoint that counts.
-            scratch: folder of this machine for what goes to the store from here; every agent-loop worker must see it.
-            pinned: steps whose checkpoints are kept whatever happens.
+            store: store of the run.
+            config: numbers of checkpoints to keep.
+            models: writer of the models' part.
+            note: called in a thread with the step of each complete checkpoint.
+            scratch: local folder for files on their way to the store; every agent-loop worker must see it.
+            pinned: steps whose checkpoints are always kept.
         """
         self._store = store
         self._config = config
@@ -92,17 +92,17 @@ class CheckpointKeeper:
             await writing
 
     async def raise_failure(self) -> None:
-        """Raise what `settle` would, if what was begun has failed by now; waits for nothing."""
+        """Raise the failure of the pending save, if it has failed by now, without waiting."""
         if self._writing is not None and self._writing.done():
             await self.settle()
 
     def metrics(self) -> dict[str, float]:
-        """Return how long the training stood still for a checkpoint since the last call, and how long the writing took."""
+        """Return the seconds that checkpoints since the last call blocked training, and took to write."""
         taken, self._metrics = self._metrics, {}
         return taken
 
     async def aclose(self) -> None:
-        """Give up what is being written: without its last file it does not count. What is about to count is waited for."""
+        """Cancel the pending save, which stays partial; wait for one that is being committed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.cancel()
@@ -110,23 +110,21 @@ class CheckpointKeeper:
 
     async def _complete(self, state: RunState, folder: Path, pass_rates: bytes, started: float) -> None:
         try:
-            await self._until_saved()
+            while True:
+                if await self._models.saved():
+                    break
+                await asyncio.sleep(_POLL_S)
             await self._commit_in_thread(state, folder, pass_rates)
         except RestoreRequiredError as error:
             # Most often the update meets the same death first; after the last update of a stage nobody else does.
             logger.warning("checkpoint of step %d: given up: %s", state.step, error)
             raise
-        except Exception as error:  # of any kind: it is told at once, and raised at the next step
-            _log_failure(state.step, error)
+        except Exception as error:  # logged at once, raised at the next step
+            full = "; there is no space left where it is written" if is_full(error) else ""
+            logger.error("checkpoint of step %d: not written%s: %s: %s", state.step, full, type(error).__name__, error)
             raise
         self._metrics["time/checkpoint_s"] = time.monotonic() - started
         logger.info("checkpoint of step %d: written to %s", state.step, self._store.url_of(state.step))
-
-    async def _until_saved(self) -> None:
-        while True:
-            if await self._models.saved():
-                return
-            await asyncio.sleep(_POLL_S)
 
     async def _commit_in_thread(self, state: RunState, folder: Path, pass_rates: bytes) -> None:
         commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))
@@ -143,9 +141,3 @@ class CheckpointKeeper:
         self._note(state.step)
         shutil.rmtree(folder)
         self._store.prune(keep_last=self._config.keep_last, keep_best=self._config.keep_best, pinned=self._pinned)
-
-
-def _log_failure(step: int, error: Exception) -> None:
-    """Say at once what ends the run at its next step."""
-    full = "; there is no space left where it is written" if is_full(error) else ""
-    logger.error("checkpoint of step %d: not written%s: %s: %s", step, full, type(error).__name__, error)

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,7 +20,7 @@ from agentrl.run.judges import needs_judge
 from agentrl.run.plan import check_plugins, check_room, training_warnings
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
-from agentrl.run.preflight.models.folders import check_models, check_weights
+from agentrl.run.preflight.models.folders import check_models, check_weights, trained_or_asked
 from agentrl.run.preflight.plugins import try_tools_and_reward
 from agentrl.run.preflight.policy_chat import check_chat
 from agentrl.run.preflight.process_table import concurrency_table, process_table
@@ -80,6 +81,9 @@ def check_model_files(subject: CheckSubject, report: CheckReport) -> None:
     check_models(subject.config)
     check_weights(subject.config, load=True)
     report.not_checked("numbers inside the weights of models; their names and shapes were")
+    for key, path in trained_or_asked(subject.config).items():
+        if not Path(path).is_dir():
+            report.not_checked(f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder")
 
 
 def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:

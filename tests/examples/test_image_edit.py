@@ -220,7 +220,7 @@ def with_methods(**config: str | None) -> tuple[LoadedConfig, list[ToolConfig]]:
         ({"method": "lacks_required"}, r"`method`.*unexpected keyword argument 'operation'.*Change the method, or the"),
         ({"method": "lacks_optional"}, r"unexpected keyword argument 'colours_of'"),
         ({"method": "asks_for_more"}, r"missing a required .*'colours_of'.*and `required` of the schema"),
-        ({"method": "__call__"}, r"`method` is `__call__`, and names that begin with `_`"),
+        ({"method": "__call__"}, r"`method` is `__call__`, and .*names with `_` are its own"),
         (
             {"method": "fits", "end_method": "no_episode"},
             r"its `end_method`.*called with `episode_id=`.*Change the method$",

@@ -10,8 +10,6 @@ from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.models.tokenizer import light_tokenizer_class, read_model_file
-from agentrl.run.preflight.models.folders import trained_or_asked
-from agentrl.run.preflight.models.hub import files_not_read
 from agentrl.run.preflight.report import CheckReport, CheckSubject
 from agentrl.tools.base import ToolConfig, ToolSchema
 from agentrl.tools.builder import read_tool_schema
@@ -31,7 +29,7 @@ _UNKNOWN_TOOL: Mapping[str, Any] = {
 
 
 def known_schemas(tools: Sequence[ToolConfig]) -> list[dict[str, Any]]:
-    """Return the schemas that the driver can know without building a class of the user's, which may start anything."""
+    """Return the schemas that are known without building a class of the user's, which may start anything."""
     schemas: list[ToolSchema] = []
     for tool in tools:
         if tool.tool_schema is not None:
@@ -71,19 +69,16 @@ def check_policy_chat(
 
 def check_chat(subject: CheckSubject, report: CheckReport) -> None:
     """Try tokenizer and chat template, and render the first prompt of every stage."""
-    config = subject.config
-    tokens = check_policy_chat(config.model, schemas_of(subject.tools))
-    for prompt in [prompts.all()[0] for prompts in subject.training]:
-        report.note(describe_policy_chat(tokens, prompt))
-    for line in files_not_read(trained_or_asked(config)):
-        report.not_checked(line)
+    tokens = check_policy_chat(subject.config.model, schemas_of(subject.tools))
+    for prompts in subject.training:
+        report.note(describe_policy_chat(tokens, prompts.all()[0]))
 
 
 def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
-    """Return what a check says of the policy's template, with the length of the first prompt.
+    """Return a line about the policy's template, with the length of a prompt.
 
     Raises:
-        ConfigError: the template cannot render the first prompt.
+        ConfigError: the template cannot render it.
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
     [length] = measure_prompts([prompt], tokens.num_tokens).values()

@@ -14,7 +14,7 @@ from agentrl.types import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSubject:
-    """A run that would start: its config, and what has been read of it."""
+    """A run that would start: its config, plugins and data."""
 
     loaded: LoadedConfig
     tools: list[ToolConfig]
@@ -31,27 +31,24 @@ class CheckSubject:
 
 @dataclass(slots=True)
 class CheckReport:
-    """Findings in the order in which they were found; what refuses a run is raised as `ConfigError` or `ToolError` instead.
-
-    Example: `report.note("run.dir: runs/a can be written")`, `report.not_checked("calls of `paint`: it asks a worker")`.
-    """
+    """Findings of a check, printed at once; what refuses a run is raised as `ConfigError` or `ToolError` instead."""
 
     console: Console
     _unchecked: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Print what was tried, and what came of it."""
+        """Print what was tried, and its result."""
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def warn(self, line: str) -> None:
-        """Print what is allowed and probably wrong."""
+        """Print something that is allowed and probably wrong."""
         self.note(f"warning: {line}")
 
     def not_checked(self, what: str) -> None:
-        """Name what was not looked at, for the end of the report."""
+        """Remember something that was not checked, for the end of the report."""
         self._unchecked.append(what)
 
     def print_unchecked(self) -> None:
-        """Print everything that was not looked at."""
+        """Print everything that was not checked."""
         for what in dict.fromkeys(self._unchecked):
             self.note(f"not checked: {what}")

@@ -1,7 +1,6 @@
 """Models named by their place on a hub: asked for once, with a short limit, before anything is loaded."""
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl.errors import ConfigError
@@ -13,13 +12,9 @@ _FETCH = "Fetch it where there is a network (`hf download`), and name its folder
 def require_hub_model(name: str, *, key: str = "model.path") -> None:
     """Refuse a model that cannot be fetched, at once: the libraries would try for a minute, in every process.
 
-    A folder of this machine is none of a hub.
-
     Raises:
-        ConfigError: there is no such model, or the hub cannot be reached; the message says how to go on without it.
+        ConfigError: there is no such model, or the hub cannot be reached.
     """
-    if Path(name).is_dir():
-        return
     where = f"{key}: `{name}` is no folder (next to the config, or in {Path.cwd()}), and as a model on the hub"
     try:
         problem = _problem(name)
@@ -30,15 +25,6 @@ def require_hub_model(name: str, *, key: str = "model.path") -> None:
         raise ConfigError(f"{where} it cannot be asked for: {cause}. {way_out}") from error
     if problem is not None:
         raise ConfigError(f"{where} {problem}")
-
-
-def files_not_read(paths: Mapping[str, str]) -> list[str]:
-    """Return what a check could not look at: the files of models on a hub, by the key that names each."""
-    return [
-        f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder"
-        for key, path in paths.items()
-        if not Path(path).is_dir()
-    ]
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, prepare_evaluation
 from agentrl.run.preflight.models import hub
 from agentrl.run.preflight.models.folders import check_models
-from agentrl.run.preflight.models.hub import files_not_read, require_hub_model
 from agentrl.run.sft.run import prepare as prepare_warm_start
 from agentrl.runners.export import export
 
@@ -28,13 +27,6 @@ POLICY = SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 MODEL = "model.path=some-owner/some-model"
 NO_HUB = {"HF_ENDPOINT": "http://127.0.0.1:9"}
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-
-
-def test_a_folder_is_no_name_on_a_hub(tmp_path: Path):
-    require_hub_model(str(tmp_path))
-    assert files_not_read({"model.path": str(tmp_path)}) == []
-    [line] = files_not_read({"model.path": "org/name"})
-    assert line.startswith("`model.path`: weights")
 
 
 @pytest.mark.parametrize(("variables", "reason"), [(NO_HUB, "refused"), (OFFLINE, "`HF_HUB_OFFLINE` is set")])
