@@ -107,8 +107,9 @@ def _store_errors(
 class CheckpointStore:
     """The folder of the checkpoints of one run.
 
-    Every method that reaches it raises CheckpointError if it cannot be reached, read or written, and DamagedCheckpointError if
-    a complete checkpoint is damaged: skipping it would silently lose its steps.
+    Every method that reaches it raises CheckpointError if it cannot be reached, read or written, or if another store has taken
+    over and this one writes; DamagedCheckpointError if a complete checkpoint is damaged, since skipping it would silently lose
+    its steps; and ConfigError if the bucket to write into does not exist.
     """
 
     def __init__(self, url: str) -> None:
@@ -138,22 +139,14 @@ class CheckpointStore:
 
     @_store_errors
     def claim(self, config: bytes, inputs: bytes) -> None:
-        """Record the run whose checkpoints these are, with the digests of its inputs.
-
-        Raises:
-            ConfigError: there is no such bucket.
-        """
+        """Record the run whose checkpoints these are, with the digests of its inputs."""
         self._make_root()
         self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
     @_store_errors
     def take_over(self) -> None:
-        """Make this store the only writer; that of another live run is refused at its next write.
-
-        Raises:
-            ConfigError: there is no such bucket.
-        """
+        """Make this store the only writer; that of another live run is refused at its next write."""
         self._make_root()
         self._id = uuid.uuid4().hex.encode()
         self._write(f"{self._root}/{_WRITER}", self._id)
@@ -181,11 +174,7 @@ class CheckpointStore:
 
     @_store_errors
     def begin(self, step: int) -> str:
-        """Return the URL of an empty folder to write a checkpoint into; `commit` completes it.
-
-        Raises:
-            CheckpointError: another store has taken over.
-        """
+        """Return the URL of an empty folder to write a checkpoint into; `commit` completes it."""
         self._refuse_if_taken_over()
         self._enter(step, CheckpointPhase.ABSENT)
         self._enter(step, CheckpointPhase.PARTIAL)
@@ -193,7 +182,7 @@ class CheckpointStore:
 
     @_store_errors
     def put(self, step: int, name: str, content: bytes) -> None:
-        """Write a file into the folder of a checkpoint, whole or not at all; refused as `begin` is."""
+        """Write a file into the folder of a checkpoint, whole or not at all."""
         self._refuse_if_taken_over()
         self._write(f"{self._path(step)}/{name}", content)
 
@@ -211,7 +200,7 @@ class CheckpointStore:
 
     @_store_errors
     def put_folder(self, step: int, name: str, source: Path) -> None:
-        """Copy the files of a local folder into the folder of a checkpoint; refused as `begin` is."""
+        """Copy the files of a local folder into the folder of a checkpoint."""
         self._refuse_if_taken_over()
         self._files.makedirs(f"{self._path(step)}/{name}", exist_ok=True)
         for file in source.iterdir():
@@ -227,21 +216,13 @@ class CheckpointStore:
 
     @_store_errors
     def commit(self, state: RunState) -> None:
-        """Complete the checkpoint of `state.step`, after everything else in its folder is on the disk.
-
-        Raises:
-            CheckpointError: another store has taken over.
-        """
+        """Complete the checkpoint of `state.step`, after everything else in its folder is on the disk."""
         self._refuse_if_taken_over()
         self._enter(state.step, CheckpointPhase.COMPLETE, state=orjson.dumps(asdict(state)))
 
     @_store_errors
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
-        """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps.
-
-        Raises:
-            CheckpointError: another store has taken over.
-        """
+        """Delete all checkpoints but the newest, those with the highest accuracy (the newer of equals), and `pinned` steps."""
         self._refuse_if_taken_over()
         states = self.states()
         best = by_accuracy(states)[-keep_best:] if keep_best else []

@@ -124,11 +124,7 @@ def memory_of_process(
 ) -> Memory:
     """Return the memory of each process of a role on its device; of an engine on several GPUs, on each of them.
 
-    Args:
-        placement: the role, and the number of processes that share its models.
-        config: the checked config.
-        sizes: sizes of the models, by config key: `model.path`, and `critic.path` and `reward.model.path` if set.
-        on_gpu: True if the device is a GPU.
+    `sizes` has an entry for `model.path`, and for `critic.path` and `reward.model.path` if set.
     """
     total = _models(placement, config, sizes)
     if on_gpu:
@@ -239,7 +235,7 @@ def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: 
 
 
 def kept_per_token(size: ModelSize) -> int:
-    """Return the number of activations per token that a decoder layer keeps for its backward pass, without recomputation.
+    """Return the number of activations per token that a decoder layer keeps for its backward pass.
 
     Counted for Qwen3, which keeps more than Llama: three widths for each norm and the input of the products behind it;
     queries and keys before and after norm and rotation; four arrays of the feed-forward part.

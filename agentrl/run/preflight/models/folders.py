@@ -62,13 +62,9 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
 
 
 def check_evaluated(config: RunConfig) -> None:
-    """Refuse a policy with fewer positions than an evaluation by the embedded engine needs.
-
-    Raises:
-        ConfigError: `model.path`, and the problem.
-    """
-    _check_context(config.model_copy(update={"stages": []}), config.model.path, key="model.path")
+    """Refuse a policy without weights or with too few positions for an evaluation by the embedded engine."""
     check_weights_of(config.model.path)
+    _check_context(config.model_copy(update={"stages": []}), config.model.path, key="model.path")
 
 
 def check_weights(config: RunConfig, *, load: bool = False) -> None:
