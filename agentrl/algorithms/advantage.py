@@ -19,14 +19,7 @@ def grpo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Centre the rewards of each group on their mean, and divide by their standard deviation (GRPO, arXiv:2402.03300).
 
     The deviation is the sample's (divisor G - 1), as in verl and TRL. Without the division this is Dr. GRPO
-    (arXiv:2503.20783).
-
-    Args:
-        groups: rewards of the trajectories of each group, `[G]`, float.
-        normalise_by_std: divide by the deviation.
-
-    Returns:
-        `[G]` each; exact zeros where all rewards are equal, so also for a single trajectory.
+    (arXiv:2503.20783). Exact zeros where all rewards are equal, so also for a single trajectory.
     """
     return [_centred(rewards_G, normalise_by_std=normalise_by_std) for rewards_G in groups]
 
@@ -34,18 +27,18 @@ def grpo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
 def rloo(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
     """Subtract from each reward the mean of the others of its group (RLOO, arXiv:2402.14740 sec. 2.2).
 
-    Args:
-        groups: as in `grpo`.
-        normalise_by_std: divide by the deviation of the advantages of the whole step; their mean is 0 already.
-
-    Returns:
-        `[G]` each; exact zeros as in `grpo`.
+    `normalise_by_std` divides by the deviation of the advantages of the whole step.
     """
     left_out = [
         _centred(rewards_G, normalise_by_std=False) * (len(rewards_G) / max(1, len(rewards_G) - 1))
         for rewards_G in groups
     ]
-    return _scaled(left_out) if normalise_by_std else left_out
+    every = torch.cat([*left_out, torch.zeros(0)])
+    if not normalise_by_std or len(every) < 2:
+        return left_out
+    # Each group's mean is 0 but for rounding; subtracting that would give a sign to advantages that are exactly 0.
+    deviation = every.std() + STD_FLOOR
+    return [advantages_G / deviation for advantages_G in left_out]
 
 
 def reinforce_plus_plus_baseline(groups: Sequence[Tensor], *, normalise_by_std: bool) -> list[Tensor]:
@@ -63,7 +56,6 @@ ADVANTAGES: dict[str, AdvantageFunction] = {
     "rloo": rloo,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
 }
-"""Estimators, keyed by their name in the config."""
 
 NORMALISED_OVER_TOKENS = ("reinforce_plus_plus_baseline",)
 """Estimators whose advantages are normalised over tokens (`token_advantage.normalised`)."""
@@ -74,13 +66,3 @@ def _centred(rewards_G: Tensor, *, normalise_by_std: bool) -> Tensor:
         return torch.zeros_like(rewards_G)
     centred_G = rewards_G - rewards_G.mean()
     return centred_G / (rewards_G.std() + STD_FLOOR) if normalise_by_std else centred_G
-
-
-def _scaled(groups: list[Tensor]) -> list[Tensor]:
-    """Scale all advantages of a step, which sum to 0 in each group, to deviation 1."""
-    every = torch.cat([*groups, torch.zeros(0)])
-    if len(every) < 2:
-        return groups
-    # The mean is rounding noise; subtracting it would give a sign to advantages that are exactly 0.
-    deviation = every.std() + STD_FLOOR
-    return [advantages_G / deviation for advantages_G in groups]

@@ -3,28 +3,19 @@
 Letters in shapes: N scored tokens.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+Aggregation = Callable[..., Tensor]
+"""`(trajectory_N, mean_length=..., max_length=...) -> [N]`: weights of tokens; the batch's loss is the mean of `weight x loss`.
+A custom one is named in the config by its import path.
 
-class Aggregation(Protocol):
-    """Weighting of tokens; a custom one is named in the config by its import path."""
-
-    def __call__(self, trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
-        """Return the weight of each token; all ones give the mean over all tokens of the batch.
-
-        Args:
-            trajectory_N: number of each token's trajectory, from 0. A call sees a part of the batch, maybe without tokens, but
-                always whole trajectories.
-            mean_length: scored tokens per trajectory in the whole batch, over all ranks.
-            max_length: longest possible response, in tokens.
-
-        Returns:
-            `[N]`; the mean over the batch of `weight x loss` is the loss of the batch.
-        """
-        ...
+`trajectory_N` numbers each token's trajectory, from 0. A call sees a part of the batch, maybe without tokens, but always whole
+trajectories. `mean_length`: scored tokens per trajectory in the whole batch, over all ranks. `max_length`: longest possible
+response, in tokens.
+"""
 
 
 def token_mean(trajectory_N: Tensor, /, *, mean_length: float, max_length: int) -> Tensor:
@@ -49,7 +40,6 @@ AGGREGATIONS: dict[str, Aggregation] = {
     "trajectory_mean": trajectory_mean,
     "fixed_length": fixed_length,
 }
-"""Aggregations, keyed by their name in the config."""
 
 
 def trajectory_means(values_N: Tensor, trajectory_N: Tensor) -> Tensor:

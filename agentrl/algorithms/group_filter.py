@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentrl.config.schema.algorithm import SelectionSection
 
 _WEIGHT_OFFSET = 0.1
-"""Offset that keeps the weight of a flawless trajectory finite: ten times that of one with penalty 0.9."""
+"""Offset that keeps the weight of a flawless trajectory finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,5 +142,4 @@ def _resample_on_correct(
 def _draw_weighted(positives: Sequence[TrajectoryRef], count: int, draws: random.Random) -> list[TrajectoryRef]:
     """Draw without replacement, in proportion to the weights, by exponential clocks (Efraimidis and Spirakis, 2006)."""
     rings = [draws.expovariate(1.0 / (quality_penalty(p.summary) + _WEIGHT_OFFSET)) for p in positives]
-    first = sorted(range(len(positives)), key=rings.__getitem__)[:count]
-    return [positives[index] for index in first]
+    return [positives[index] for index in sorted(range(len(positives)), key=rings.__getitem__)[:count]]

@@ -1,18 +1,26 @@
-"""Estimates of KL(policy || other) at the tokens that the policy sampled (Schulman, "Approximating KL divergence", 2020).
+"""KL divergence from the reference: its estimators at sampled tokens, and the adaptive coefficient.
 
-Here `r` is `other / policy`. Letters in shapes: N scored tokens.
+Estimators: Schulman, "Approximating KL divergence", 2020; `r` is `other / policy`. Letters in shapes: N scored tokens.
 """
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
-
-from agentrl.algorithms.log_ratio import bounded
 
 KlEstimator = Callable[[Tensor, Tensor], Tensor]
 """`(logprobs_N of the policy, other_logprobs_N) -> [N]`, in nats, differentiable in the first; N may be 0. A custom one is
 named in the config by its import path.
 """
+_MAX_LOG_RATIO = 20.0
+"""Bound on log-ratios, as in verl; float32 overflows above e^88."""
+_MAX_ERROR = 0.2
+"""Bound on the relative error, so that a single outlier does not upset the coefficient."""
+
+
+def bounded(log_ratio_N: Tensor) -> Tensor:
+    """Clamp log-ratios, so that no loss, weight or metric is infinite; clamped ones have no gradient."""
+    return log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
 def k1(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
@@ -32,4 +40,21 @@ def k3(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
-"""Estimators, keyed by their name in the config."""
+
+
+def next_kl_coefficient(
+    coefficient: float, *, divergence: float, target: float, num_trajectories: float, horizon: int
+) -> float:
+    """Return the coefficient of the next step: larger if the policy has moved too far, else smaller.
+
+    The controller of Ziegler et al. (arXiv:1909.08593 sec. 2.2), paced by trajectories: `horizon` of them at the largest error
+    scale the coefficient by about e^0.2. A step counts as at most `horizon` trajectories, because a larger one would turn the
+    coefficient negative. `divergence` and its `target` are in nats per trajectory.
+
+    Raises:
+        FloatingPointError: the divergence is not finite.
+    """
+    if not math.isfinite(divergence):
+        raise FloatingPointError(f"KL coefficient: the divergence from the reference is {divergence}")
+    error = min(max(divergence / target - 1.0, -_MAX_ERROR), _MAX_ERROR)
+    return coefficient * (1.0 + error * min(num_trajectories / horizon, 1.0))

@@ -5,13 +5,12 @@ The caller weighs the losses (`aggregation`) and sums them. Letters in shapes: N
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import trajectory_means
-from agentrl.algorithms.log_ratio import bounded
+from agentrl.algorithms.kl_divergence import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +27,9 @@ class ClipRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """Losses of tokens, with the values that are reported."""
+    """Losses of tokens (differentiable), with the values that are reported."""
 
     loss_N: Tensor
-    """Differentiable."""
     ratio_N: Tensor
     """Probability ratios, without gradient, between e^-20 and e^20."""
     clipped_low_N: Tensor
@@ -48,28 +46,12 @@ class PolicyLoss:
         return clipped_N if self.clipped_dual_N is None else clipped_N | self.clipped_dual_N
 
 
-class PolicyLossFunction(Protocol):
-    """A policy loss; a custom one is named in the config by its import path."""
+PolicyLossFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ClipRange], PolicyLoss]
+"""`(logprobs_N, old_logprobs_N, advantages_N, trajectory_N, clip)`; a custom one is named in the config by its import path.
 
-    def __call__(
-        self,
-        logprobs_N: Tensor,
-        old_logprobs_N: Tensor,
-        advantages_N: Tensor,
-        trajectory_N: Tensor,
-        clip: ClipRange,
-        /,
-    ) -> PolicyLoss:
-        """Return the loss of each token.
-
-        Args:
-            logprobs_N: log-probabilities of the current forward pass.
-            old_logprobs_N: log-probabilities of the actor before the update, without gradient.
-            advantages_N: advantages of the tokens.
-            trajectory_N: number of each token's trajectory, from 0.
-            clip: range of the ratios.
-        """
-        ...
+`logprobs_N` are those of the current forward pass, `old_logprobs_N` those of the actor before the update, without gradient;
+`trajectory_N` numbers each token's trajectory, from 0.
+"""
 
 
 def ppo_loss(
@@ -106,8 +88,7 @@ def cispo_loss(
     )
 
 
-POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo_loss, "gspo": gspo_loss, "cispo": cispo_loss}
-"""Losses, keyed by their name in the config."""
+POLICY_LOSSES: dict[str, PolicyLossFunction] = {"ppo": ppo_loss, "gspo": gspo_loss, "cispo": cispo_loss}
 
 
 def _clipped(ratio_N: Tensor, advantages_N: Tensor, clip: ClipRange) -> PolicyLoss:

@@ -1,52 +1,16 @@
-"""Mismatch between the sampling policy and the actor before the update, and importance weights that correct it.
+"""Importance weights that correct the mismatch between the sampling policy and the actor before the update.
 
 The two differ because engine and actor round differently, and because trajectories may begin under older weights. PPO's
 ratio starts at the actor before the update, so this one is a separate factor (decoupled PPO, arXiv:2110.00641; for asynchronous
 rollouts, AReaL, arXiv:2505.24298). Letters in shapes: N scored tokens.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import trajectory_means, trajectory_sums
-from agentrl.algorithms.kl_divergence import k3
-from agentrl.algorithms.log_ratio import bounded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutMismatch:
-    """Distance of the engine's log-probabilities from the actor's on the same tokens; near zero in a healthy run."""
-
-    kl_sum: Tensor
-    """`[]`: k3 estimate of KL(rollout || actor), summed over tokens."""
-    abs_difference_sum: Tensor
-    """`[]`: |actor - rollout| in nats, summed over tokens."""
-    ratio_max: Tensor
-    """`[]`: largest actor / rollout ratio; 0 without tokens."""
-
-
-def rollout_mismatch(old_logprobs_N: Tensor, rollout_logprobs_N: Tensor) -> RolloutMismatch:
-    """Compare the actor before the update with the engine that sampled the tokens."""
-    difference_N = old_logprobs_N - rollout_logprobs_N
-    reported_N = bounded(difference_N)
-    return RolloutMismatch(
-        kl_sum=k3(torch.zeros_like(reported_N), reported_N).sum(),
-        abs_difference_sum=difference_N.abs().sum(),
-        ratio_max=reported_N.exp().max() if len(reported_N) else reported_N.new_zeros(()),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutWeights:
-    """Importance weights of sampled tokens."""
-
-    weights_N: Tensor
-    """Weights from 0 to `max_ratio`, without gradient."""
-    num_cut: Tensor
-    """`[]`: number of tokens whose weight is not their ratio."""
+from agentrl.algorithms.kl_divergence import bounded
 
 
 def rollout_weights(
@@ -58,7 +22,7 @@ def rollout_weights(
     level: Literal["token", "trajectory", "geometric"],
     min_ratio: float,
     max_ratio: float,
-) -> RolloutWeights:
+) -> tuple[Tensor, Tensor]:
     """Weigh each token by `actor before the update / engine`.
 
     Args:
@@ -73,6 +37,9 @@ def rollout_weights(
             arXiv:2507.18071).
         min_ratio: lower bound, for `mask` only.
         max_ratio: upper bound.
+
+    Returns:
+        Weights `[N]` from 0 to `max_ratio`, and a bool `[N]`: tokens whose weight is not their ratio.
     """
     log_ratio_N = old_logprobs_N - rollout_logprobs_N
     if level == "trajectory":
@@ -81,6 +48,6 @@ def rollout_weights(
         log_ratio_N = trajectory_means(log_ratio_N, trajectory_N)
     ratio_N = bounded(log_ratio_N).exp()
     if method == "truncate":
-        return RolloutWeights(weights_N=ratio_N.clamp(max=max_ratio), num_cut=(ratio_N > max_ratio).sum())
+        return ratio_N.clamp(max=max_ratio), ratio_N > max_ratio
     outside_N = (ratio_N < min_ratio) | (ratio_N > max_ratio)
-    return RolloutWeights(weights_N=ratio_N.masked_fill(outside_N, 0.0), num_cut=outside_N.sum())
+    return ratio_N.masked_fill(outside_N, 0.0), outside_N

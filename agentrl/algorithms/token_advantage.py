@@ -17,12 +17,10 @@ VARIANCE_FLOOR = 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCredit:
-    """Advantages and returns of the tokens of a trajectory."""
+    """Advantages of the tokens of a trajectory, not normalised yet, and the targets of a critic before each token."""
 
     advantages_N: Tensor
-    """Advantages, not normalised yet."""
     returns_N: Tensor
-    """Targets of a critic for each token, before it is sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +39,7 @@ class TokenAdvantage:
 def token_rewards(reward: float, divergence_N: Tensor, *, kl_coefficient: float) -> Tensor:
     """Return the reward of each token: the trajectory's on the last, minus a divergence on each (arXiv:1909.08593).
 
-    Args:
-        reward: reward of the trajectory.
-        divergence_N: estimated divergence from the reference at each token, without gradient; zeros if the reward has no such
-            term.
-        kl_coefficient: cost of a nat.
+    `kl_coefficient` is the cost of a nat of `divergence_N`.
     """
     rewards_N = -kl_coefficient * divergence_N
     if len(rewards_N):
@@ -68,11 +62,7 @@ def discounted_returns(
 def gae(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float) -> TokenCredit:
     """Estimate advantages from a critic's values (GAE, arXiv:1506.02438 eq. 16); the trajectory ends after its last token.
 
-    Args:
-        rewards_N: rewards of the tokens.
-        values_N: the critic's values before each token.
-        discount: gamma.
-        gae_lambda: 0 relies on the critic only, 1 on the rewards only.
+    `values_N` are the critic's values before each token; `gae_lambda=0` relies on the critic only, 1 on the rewards only.
 
     Raises:
         ValueError: values are missing, or their number differs from that of the rewards.
@@ -89,15 +79,12 @@ TOKEN_ADVANTAGES: dict[str, TokenAdvantage] = {
     "reinforce_plus_plus": TokenAdvantage(estimate=discounted_returns, uses_values=False),
     "gae": TokenAdvantage(estimate=gae, uses_values=True),
 }
-"""Estimators, keyed by their name in the config."""
 
 
 def normalised(advantages: list[Tensor], *, add_up: Callable[[list[float]], list[float]]) -> list[Tensor]:
     """Normalise the advantages of all tokens of a step to mean 0 and deviation 1 (divisor: their number - 1).
 
-    Args:
-        advantages: advantages of this rank's trajectories, `[N]` each.
-        add_up: sums each number over the ranks.
+    `advantages` are those of this rank's trajectories, `[N]` each; `add_up` sums each number over the ranks.
     """
     every = torch.cat([*advantages, torch.zeros(0)]).double()
     count, total = add_up([float(len(every)), every.sum().item()])

@@ -1,22 +1,10 @@
 """The critic's loss per token. Letters in shapes: N scored tokens."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueLoss:
-    """Losses of tokens, with the values that are reported."""
-
-    loss_N: Tensor
-    """Differentiable."""
-    clipped_N: Tensor
-    """bool: tokens whose gradient the clipping removed."""
-
-
-def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, clip: float) -> ValueLoss:
+def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, clip: float) -> tuple[Tensor, Tensor]:
     """Return half the squared error, clipped where a value moved too far (reference code of PPO, arXiv:1707.06347).
 
     Args:
@@ -24,13 +12,16 @@ def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, cli
         old_values_N: values before the update, without gradient.
         returns_N: targets.
         clip: largest movement of a value in one step, in units of the reward; 0: unlimited.
+
+    Returns:
+        `[N]`, differentiable, and a bool `[N]`: tokens whose gradient the clipping removed.
     """
     plain_N = (values_N - returns_N).square()
     if not clip:
-        return ValueLoss(loss_N=plain_N / 2, clipped_N=torch.zeros_like(plain_N, dtype=torch.bool))
+        return plain_N / 2, torch.zeros_like(plain_N, dtype=torch.bool)
     moved_N = values_N - old_values_N
     bounded_N = old_values_N + moved_N.clamp(-clip, clip)
     clipped_N = (bounded_N - returns_N).square()
     # The two differ by rounding even where nothing is clamped.
     is_clipped_N = (moved_N.abs() > clip) & (clipped_N > plain_N)
-    return ValueLoss(loss_N=torch.maximum(plain_N, clipped_N) / 2, clipped_N=is_clipped_N)
+    return torch.maximum(plain_N, clipped_N) / 2, is_clipped_N

@@ -10,7 +10,7 @@ from typing import Any
 from agentrl.data.messages import SYSTEM_ROLES, read_messages
 from agentrl.data.rows import Row
 from agentrl.errors import DataLayoutError, RowError
-from agentrl.types import Message, Prompt
+from agentrl.types import Prompt
 
 _ID_KEY = "id"
 _INDEX_KEY = "extra_info.index"
@@ -19,13 +19,13 @@ _MESSAGES_KEY = "messages"
 _ANSWER_KEY = "answer"
 _GROUND_TRUTH_KEY = "reward_model.ground_truth"
 _PICTURES = {"images": "<image>", "videos": "<video>"}
+"""Columns of verl's data sets, and the marks in the prompt for their places."""
 
 
 class PromptColumns:
-    """Reads prompts from rows, by the column names of the configuration."""
+    """Columns of prompts, by the names of the configuration; dots in a name enter a struct."""
 
     def __init__(self, *, prompt_key: str, answer_key: str, system_prompt: str | None) -> None:
-        """Take `data.prompt_key`, `data.answer_key` and `data.system_prompt`; dots in a key enter a struct."""
         # A column that the user names must exist; no other replaces it.
         self._prompt_keys = [prompt_key, _MESSAGES_KEY] if prompt_key == _PROMPT_KEY else [prompt_key]
         self._answer_keys = [answer_key, _GROUND_TRUTH_KEY] if answer_key == _ANSWER_KEY else [answer_key]
@@ -40,7 +40,9 @@ class PromptColumns:
             RowError: a column is empty or of the wrong shape.
         """
         prompt_key = _present_key(row, self._prompt_keys, option="data.prompt_key")
-        answer_key = self._answer_key_of(row)
+        # The answer may be missing unless the user has named its column.
+        present = [key for key in self._answer_keys if _look_up(row.values, key) is not None] or self._answer_keys
+        answer_key = _present_key(row, present, option="data.answer_key") if self._must_answer else present[0]
         extra = row.values
         for key in (_ID_KEY, prompt_key, answer_key):
             extra = _without(extra, key)
@@ -53,32 +55,29 @@ class PromptColumns:
             )
         if self._system_prompt is not None and messages[0]["role"] not in SYSTEM_ROLES:
             messages.insert(0, {"role": "system", "content": self._system_prompt})
-        _refuse_pictures(row, messages)
-        answer = _look_up(row.values, answer_key)
+        for column, mark in _PICTURES.items():
+            if row.values.get(column) and any(mark in message["content"] for message in messages):
+                raise RowError(f"{row.where}: the prompt shows `{column}` at `{mark}`, and the policy reads text only")
         return Prompt(
             prompt_id=prompt_id,
             messages=messages,
-            answer=answer,
+            answer=_look_up(row.values, answer_key),
             extra=dict(extra),
             is_text=isinstance(prompt, str),
             answer_column=answer_key,
         )
 
-    def _answer_key_of(self, row: Row) -> str:
-        """Return the column of the answer, which may be missing unless the user has named it."""
-        if self._must_answer:
-            return _present_key(row, self._answer_keys, option="data.answer_key")
-        return next((key for key in self._answer_keys if _look_up(row.values, key) is not None), self._answer_keys[0])
-
 
 def own_id(row: Row) -> str | None:
-    """Return the value of the row's `id` column, or None.
-
-    Raises:
-        RowError: it is neither text nor a number.
-    """
-    value = _look_up(row.values, _ID_KEY)
-    return None if value is None else _text(row, _ID_KEY, value)
+    """Return the value of the row's `id` column, or None; raises RowError if it is neither text nor a number."""
+    value = row.values.get(_ID_KEY)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise RowError(
+            f"{row.where}: column `{_ID_KEY}` must be text or a number, got {type(value).__name__}: {value!r}"
+        )
+    return str(value)
 
 
 def own_index(row: Row) -> str | None:
@@ -114,16 +113,3 @@ def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     if key not in values and rest and isinstance(inner, Mapping):
         return {**values, name: _without(inner, rest)}
     return {other: value for other, value in values.items() if other != key}
-
-
-def _text(row: Row, key: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RowError(f"{row.where}: column `{key}` must be text or a number, got {type(value).__name__}: {value!r}")
-    return str(value)
-
-
-def _refuse_pictures(row: Row, messages: Sequence[Message]) -> None:
-    """Refuse a row of verl whose prompt shows pictures."""
-    for column, mark in _PICTURES.items():
-        if row.values.get(column) and any(mark in message["content"] for message in messages):
-            raise RowError(f"{row.where}: the prompt shows `{column}` at `{mark}`, and the policy reads text only")

@@ -47,10 +47,7 @@ _RESULT_TAG = "tool_response"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """One demonstration.
-
-    Example: `Dialogue(where="sft.jsonl:3", messages=[{"role": "user", ...}, {"role": "assistant", ...}], tools=[])`.
-    """
+    """One demonstration."""
 
     where: str
     messages: list[Message]
@@ -59,23 +56,14 @@ class Dialogue:
 
 
 def read_dialogues(files: Sequence[Path], *, messages_key: str) -> Iterator[Dialogue]:
-    """Yield the dialogues of JSONL and Parquet files, in order.
-
-    Raises:
-        ConfigError: a file is missing or damaged.
-        RowError: a row has no valid dialogue.
-    """
+    """Yield the dialogues of JSONL and Parquet files, in order; raises as `read_rows` and `read_dialogue` do."""
     for file in files:
         for row in read_rows(file):
             yield read_dialogue(row, messages_key=messages_key)
 
 
 def read_dialogue(row: Row, *, messages_key: str) -> Dialogue:
-    """Return the dialogue of a row.
-
-    Raises:
-        RowError: it has no valid dialogue.
-    """
+    """Return the dialogue of a row; raises RowError if it has no valid one."""
     messages = _read_turns(row, messages_key)
     system = row.values.get("system")
     if isinstance(system, str) and system.strip() and messages[0]["role"] not in SYSTEM_ROLES:

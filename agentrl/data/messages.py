@@ -26,12 +26,7 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 def read_messages(value: Any, *, where: str) -> list[Message]:
     """Return a dialogue; text is one user message, or the JSON of a list of messages.
 
-    Example: `{"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add",
-    "arguments": '{"x": 1}'}}]}` comes back with `"content": ""` and `"arguments": {"x": 1}`.
-
-    Args:
-        value: the value of a column.
-        where: file, row and column, for errors: ``train.jsonl:17: column `prompt` ``.
+    `where` is file, row and column, for errors: ``train.jsonl:17: column `prompt` ``.
 
     Raises:
         RowError: it is no list of messages, or a message is invalid.
@@ -103,25 +98,13 @@ def _read_call(value: Any, *, where: str) -> dict[str, Any]:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:
         raise RowError(f"{where} has no `function.name`, got {value!r:.200}")
-    arguments = _read_arguments(_present_arguments(function, call, where=where), where=where)
-    return call | {"type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _present_arguments(function: Mapping[str, Any], call: Mapping[str, Any], *, where: str) -> Any:
-    """Return the unparsed arguments, or None for a call without any.
-
-    Raises:
-        RowError: an unknown field may hold them.
-    """
-    for key in _ARGUMENT_KEYS:
-        if function.get(key) is not None:
-            return function[key]
+    written = next((function[key] for key in _ARGUMENT_KEYS if function.get(key) is not None), None)
     unknown = [key for key in call if key not in _CALL_KEYS]
     unknown += [key for key, field in function.items() if field is not None and key != "name"]
-    if unknown:
+    if written is None and unknown:  # which may hold the arguments
         names = ", ".join(f"`{key}`" for key in unknown)
         raise RowError(f"{where} has no `arguments`, but {names}. Put its arguments beside `name`, as `arguments`")
-    return None
+    return call | {"type": "function", "function": {"name": name, "arguments": _read_arguments(written, where=where)}}
 
 
 def _read_arguments(value: Any, *, where: str) -> dict[str, Any]:

@@ -12,10 +12,7 @@ from agentrl.types import TrajectorySummary
 
 
 class PassRates:
-    """Share of solved trajectories of each prompt in its last rollout.
-
-    Example: after a group of 32 with 8 rewards of 1, `pass_rates["sums-17"]` is 0.25.
-    """
+    """Share of solved trajectories of each prompt in its last rollout."""
 
     def __init__(self, rates: dict[str, float] | None = None, left_out: Iterable[str] = ()) -> None:
         """Start with the rates of an earlier process, or empty."""
@@ -48,10 +45,6 @@ class PassRates:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Return the state that `encode` wrote.
-
-        Raises:
-            ValueError, LookupError, TypeError: the content is damaged.
-        """
+        """Return the state that `encode` wrote; raises ValueError, LookupError or TypeError if it is damaged."""
         saved = orjson.loads(content)
         return cls(saved["rates"], saved["left_out"])

@@ -56,15 +56,19 @@ class PromptDataset:
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
         paths = [Path(file) for file in files]
         self._files = ", ".join(map(str, files))
-        reader = _Reader(
-            columns,
-            name_files([paths]) if file_names is None else file_names,
-            check_prompt=check_prompt,
-            skip_bad_rows=skip_bad_rows,
-        )
-        prompts = reader.read(paths)
+        bad_rows = BadRows(skip=skip_bad_rows)
+        reader = _Reader(columns, check_prompt, bad_rows)
+        names = name_files([paths]) if file_names is None else file_names
+        prompts = [prompt for path in paths for prompt in reader.read(path, names[path])]
+        reasons = bad_rows.reasons
+        if not prompts and reasons:
+            raise ConfigError(f"{self._files}: none of {len(reasons)} rows can be used; the first: {reasons[0]}")
+        if not prompts:
+            raise ConfigError(f"no prompts in {self._files or 'an empty list of data files'}")
         self.warnings = reader.warnings
         """Warnings about skipped rows and ambiguous indices."""
+        if reasons:
+            self.warnings.append(f"{self._files}: {bad_rows.warning(len(prompts) + len(reasons))}")
         self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
         self.num_left_out = len(prompts) - len(self._prompts)
         """Number of prompts left out by `leave_out`."""
@@ -84,11 +88,7 @@ class PromptDataset:
         return len(self._prompts)
 
     def without(self, prompt_ids: Collection[str]) -> "PromptDataset":
-        """Return the data set without the prompts of these first-epoch ids, at the same position.
-
-        Raises:
-            ConfigError: none is left.
-        """
+        """Return the data set without the prompts of these first-epoch ids, at its position; ConfigError if none is left."""
         left = copy(self)
         left._prompts = [prompt for prompt in self._prompts if prompt.prompt_id not in prompt_ids]
         left._order_epoch = -1
@@ -107,8 +107,6 @@ class PromptDataset:
 
     def seek(self, position: int) -> None:
         """Continue as if `position` prompts had been taken."""
-        if position < 0:
-            raise ValueError(f"prompt position must not be negative: {position}")
         self._position = position
 
     def seek_epoch(self, epoch: int) -> None:
@@ -117,8 +115,6 @@ class PromptDataset:
 
     def take(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts and move on."""
-        if count < 0:
-            raise ValueError(f"cannot take a negative number of prompts: {count}")
         taken = [self.at(position) for position in range(self._position, self._position + count)]
         self._position += count
         return taken
@@ -137,10 +133,12 @@ class PromptDataset:
         Sorting by a hash, unlike a library's shuffle, gives the same order in every release, so a resumed run can trust its
         position.
         """
+
+        def digest(row: int) -> bytes:
+            return blake2b(f"{self._seed}:{epoch}:{self._prompts[row].prompt_id}".encode(), digest_size=16).digest()
+
         rows = range(len(self._prompts))
-        if not self._shuffle:
-            return list(rows)
-        return sorted(rows, key=lambda row: _digest(self._seed, epoch, self._prompts[row].prompt_id))
+        return sorted(rows, key=digest) if self._shuffle else list(rows)
 
 
 def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
@@ -173,53 +171,31 @@ def id_without_epoch(prompt_id: str) -> str:
     return before if mark and epoch.isdecimal() else prompt_id
 
 
-def _digest(seed: int, epoch: int, prompt_id: str) -> bytes:
-    return blake2b(f"{seed}:{epoch}:{prompt_id}".encode(), digest_size=16).digest()
-
-
 class _Reader:
-    """Reads the prompts of several files, and collects warnings."""
+    """Reader of the prompts of several files, which collects warnings."""
 
     def __init__(
-        self,
-        columns: PromptColumns,
-        file_names: Mapping[Path, str],
-        *,
-        check_prompt: Callable[[Prompt], None] | None,
-        skip_bad_rows: bool,
+        self, columns: PromptColumns, check_prompt: Callable[[Prompt], None] | None, bad_rows: BadRows
     ) -> None:
         self._columns = columns
-        self._file_names = file_names
         self._check_prompt = check_prompt
-        self._bad_rows = BadRows(skip=skip_bad_rows)
+        self._bad_rows = bad_rows
         self._places: dict[str, str] = {}
+        """Place of each prompt, keyed by its id."""
         self.warnings: list[str] = []
 
-    def read(self, files: Sequence[Path]) -> list[Prompt]:
-        prompts = [prompt for file in files for prompt in self._read_file(file)]
-        names, reasons = ", ".join(map(str, files)), self._bad_rows.reasons
-        if not prompts and reasons:
-            raise ConfigError(f"{names}: none of {len(reasons)} rows can be used; the first: {reasons[0]}")
-        if not prompts:
-            raise ConfigError(f"no prompts in {names or 'an empty list of data files'}")
-        if reasons:
-            self.warnings.append(f"{names}: {self._bad_rows.warning(len(prompts) + len(reasons))}")
-        return prompts
-
-    def _read_file(self, file: Path) -> Iterator[Prompt]:
+    def read(self, file: Path, name: str) -> Iterator[Prompt]:
         rows = list(read_rows(file, self._bad_rows))
-        numbers = self._numbers(file, rows)
-        for row, number in zip(rows, numbers, strict=True):
+        for row, number in zip(rows, self._numbers(file, rows), strict=True):
             try:
-                prompt = self._read_row(row, default_id=f"{self._file_names[file]}-{number}")
-                source = prompt.extra.get(_SOURCE_KEY)
-                has_source = isinstance(source, str) and source
-                yield replace(prompt, data_set=source if has_source else self._file_names[file])
+                prompt = self._read_row(row, own_id(row) or f"{name}-{number}")
             except RowError as error:
                 self._bad_rows.add(error)
+                continue
+            source = prompt.extra.get(_SOURCE_KEY)
+            yield replace(prompt, data_set=source if isinstance(source, str) and source else name)
 
-    def _read_row(self, row: Row, *, default_id: str) -> Prompt:
-        prompt_id = own_id(row) or default_id
+    def _read_row(self, row: Row, prompt_id: str) -> Prompt:
         if prompt_id in self._places:
             raise DataLayoutError(
                 f"{row.where}: prompt id `{prompt_id}` is also that of {self._places[prompt_id]}. Make the `id` column unique "

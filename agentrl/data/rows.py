@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -36,11 +37,7 @@ class Row:
 
 
 class BadRows:
-    """Invalid rows: the first raises, or all are skipped and counted.
-
-    Example: after three of them, `warning(100)` is "3 of 100 rows are left out (`data.on_bad_row` is `skip`):
-    train.jsonl:17: no value in column `prompt` ...".
-    """
+    """Invalid rows: the first raises, or all are skipped and counted."""
 
     def __init__(self, *, skip: bool) -> None:
         """Skip rows if `skip` (`data.on_bad_row: skip`)."""
@@ -48,11 +45,7 @@ class BadRows:
         self.reasons: list[str] = []
 
     def add(self, error: RowError) -> None:
-        """Add a row.
-
-        Raises:
-            RowError: rows are not skipped.
-        """
+        """Add a row; raises RowError if rows are not skipped."""
         if not self._skip and isinstance(error, DataLayoutError):
             raise error  # no hint at `skip`: it would probably skip all rows
         if not self._skip:
@@ -60,19 +53,16 @@ class BadRows:
         self.reasons.append(str(error))
 
     def warning(self, num_rows: int) -> str:
-        """Return a warning with the number of skipped rows and the first reasons; empty if none is."""
-        if not self.reasons:
-            return ""
+        """Return a warning with the number of skipped rows and the first reasons."""
         more = "; ..." if len(self.reasons) > _NUM_REASONS else ""
         first = "; ".join(self.reasons[:_NUM_REASONS])
         return f"{len(self.reasons)} of {num_rows} rows are left out (`data.on_bad_row` is `skip`): {first}{more}"
 
 
 def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
-    """Yield the rows of a `.jsonl` or `.parquet` file in order; invalid ones go to `bad_rows`, or raise without it.
+    """Yield the rows of a `.jsonl` or `.parquet` file in order; invalid ones go to `bad_rows`, or raise RowError without it.
 
     Raises:
-        RowError: a line is no JSON object.
         ConfigError: the file is missing or damaged, or has another format.
     """
     try:
@@ -109,33 +99,25 @@ def _read_jsonl(path: Path, bad_rows: BadRows | None) -> Iterator[Row]:
             if not line.strip():
                 continue
             try:
-                values = _json_object(line, where=_where(path, number))
-            except RowError as error:
-                if bad_rows is None:
-                    raise
-                bad_rows.add(error)
-            else:
+                values = orjson.loads(line)
+                problem = "" if isinstance(values, dict) else f"expected a JSON object, got {type(values).__name__}"
+            except orjson.JSONDecodeError as error:
+                values, problem = {}, f"not JSON: {error}"
+            if not problem:
                 yield Row(path=path, number=number, values=values)
-
-
-def _json_object(line: bytes, *, where: str) -> dict[str, Any]:
-    try:
-        values = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise RowError(f"{where}: not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise RowError(f"{where}: expected a JSON object, got {type(values).__name__}")
-    return values
+                continue
+            error = RowError(f"{_where(path, number)}: {problem}")
+            if bad_rows is None:
+                raise error
+            bad_rows.add(error)
 
 
 def _read_parquet(path: Path, _: BadRows | None) -> Iterator[Row]:
     try:
         with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches():
-                for values in batch.to_pylist(maps_as_pydicts="lossy"):
-                    number += 1
-                    yield Row(path=path, number=number, values=plain(values))
+            batches = (batch.to_pylist(maps_as_pydicts="lossy") for batch in file.iter_batches())
+            for number, values in enumerate(chain.from_iterable(batches), start=1):
+                yield Row(path=path, number=number, values=plain(values))
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(f"{path}: cannot be read as Parquet: {error}") from error
 

@@ -32,15 +32,7 @@ _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, A
 
 
 def require_packable(config: PretrainedConfig, where: str) -> None:
-    """Refuse an architecture whose packed log-probabilities differ from those of single sequences.
-
-    Args:
-        config: configuration of the model.
-        where: config key and folder.
-
-    Raises:
-        ConfigError: they differ, or the trial failed.
-    """
+    """Raise ConfigError if packed log-probabilities differ from those of single sequences; `where` is config key and folder."""
     kind = config.model_type
     wrong = f"{where}: packed training of the architecture `{kind}`"
     way_out = "Use a model of a tested architecture, such as Qwen3 or Llama"

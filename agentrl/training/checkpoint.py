@@ -49,12 +49,12 @@ class CheckpointWriter:
     def begin(
         self, url: str, model: nn.Module, optimiser: torch.optim.Optimizer, *, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Copy the state and start writing it; training may change it once this returns.
+        """Copy trained weights, the optimiser's state and torch's generators, and start writing; training may then change them.
 
         Args:
             url: an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
-            model: model whose trained weights are written, sharded as they are.
-            optimiser: optimiser whose state is written, with that of torch's generators.
+            model: model, sharded as it is.
+            optimiser: its optimiser.
             extra: further state of the model, such as an adaptive coefficient; `load_checkpoint` returns it.
 
         Raises:
@@ -125,18 +125,9 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
 
 
 def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> None:
-    """Load only the weights of a checkpoint into a model of the same kind; every rank must call it.
+    """Load only the weights of a checkpoint, as `load_checkpoint` does; without a process group this process reads all of them.
 
-    Without a process group this process reads all of them.
-
-    Args:
-        url: folder of the checkpoint.
-        model: model to fill.
-        trained_only: leave frozen weights as they are; a checkpoint does not hold those that were frozen.
-
-    Raises:
-        DamagedCheckpointError: a file of it is missing or damaged.
-        CheckpointError: it cannot be read, or is that of another model.
+    `trained_only` leaves frozen weights as they are, which a checkpoint does not hold.
     """
     reader = _with_diagnosis(FsspecReader(url), url)
     _contents(reader, url)  # torch would print the traceback of a damaged one
@@ -184,12 +175,7 @@ class _DiagnosingFiles(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file, and translate errors that are raised while it is open.
-
-        Raises:
-            OSError: it cannot be read or written; the disk is full, say.
-            DamagedCheckpointError: it is missing or damaged.
-        """
+        """Open a file, and raise DamagedCheckpointError if it is missing or damaged."""
         url, _, name = os.fspath(path).rpartition("/")
         try:
             with super().create_stream(path, mode) as stream:

@@ -1,8 +1,9 @@
-"""Export of an actor's checkpoint as a Hugging Face folder, by one process on the CPU without a process group."""
+"""Export of a trained model as a Hugging Face folder: by its ranks, or from a checkpoint by one process on the CPU."""
 
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from agentrl.training.checkpoint import load_weights
 from agentrl.training.model.decoder import export_model
@@ -11,8 +12,25 @@ from agentrl.training.model.sharded_model import OpenedModel, open_model
 from agentrl.training.parallel import full_tensors
 
 if TYPE_CHECKING:
-    from agentrl.config.schema.run import RunConfig
+    from agentrl.config.schema.run import ModelSection, RunConfig
     from agentrl.training.model.lora import Adapters
+
+
+def export_policy(
+    model: nn.Module, adapters: "Adapters | None", source: "ModelSection", path: str, *, writes: bool
+) -> None:
+    """Write a model in `source.dtype` as a Hugging Face folder with its tokenizer (`export_model`).
+
+    LoRA's factors are merged into the weights, and also written separately into the subfolder `adapter`. All ranks gather, and
+    only one `writes`.
+    """
+    dtype = getattr(torch, source.dtype)
+    whole = full_tensors(model, dtype) if adapters is None else adapters.merged_tensors(dtype)
+    weights = {name: tensor for name, tensor in whole if writes}
+    if writes:
+        export_model(model, weights, source, path)
+    if adapters is not None:
+        adapters.export(f"{path}/adapter", writes=writes)
 
 
 def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
@@ -30,17 +48,14 @@ def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
         CheckpointError: the checkpoint is missing, incomplete, or that of another model.
     """
     opened = open_model(config.model)
-    model, dtype = opened.model, getattr(torch, config.model.dtype)
+    model = opened.model
     adapters = _adapters(opened, config) if config.actor.lora.rank > 0 else None
     if opened.files is not None:
         # The files are not read. Weights that the checkpoint lacks, such as frozen ones, take no memory until written.
         materialise(model, torch.device("cpu"))
         model.tie_weights()  # `materialise` unties them
     load_weights(url, model, trained_only=True)
-    weights = full_tensors(model, dtype) if adapters is None else adapters.merged_tensors(dtype)
-    export_model(model, dict(weights), config.model, path)
-    if adapters is not None:
-        adapters.export(f"{path}/adapter", writes=True)
+    export_policy(model, adapters, config.model, path, writes=True)
 
 
 def _adapters(opened: OpenedModel, config: "RunConfig") -> "Adapters":

@@ -3,10 +3,8 @@
 The same code runs on CPU (gloo) and on GPU (NCCL for CUDA tensors, gloo for the others), with one rank or many.
 """
 
-import os
 import resource
 import socket
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,12 +31,6 @@ _LOST_PEER_TEXTS = (
     "ncclRemoteError",
 )
 """Messages of gloo and NCCL when a connection to another rank breaks."""
-
-_COLLECTIVE_FOLDERS = (
-    os.path.join(os.path.dirname(dist.__file__), ""),
-    os.path.join(os.path.dirname(os.path.dirname(__file__)), "weight_sync", ""),
-)
-"""Folders with code that calls process groups: torch's, and ours that calls them directly."""
 
 T = TypeVar("T")
 
@@ -106,14 +98,8 @@ class Parallel:
         """Ranks that compute each row together with this one; None: there are none."""
         self.num_shares = context.world_size // context.sequence_parallel_size
         """Number of parts into which the trajectories of a step are divided."""
-        self._numbers = count(1)
-
-    def next_number(self) -> int:
-        """Return a new number, the same on all ranks if they call in the same order.
-
-        Used in the names of messages at the store, it tells the models of a group apart.
-        """
-        return next(self._numbers)
+        self.numbers = count(1)
+        """Numbers for the names of messages at the store, the same on all ranks if they take them in the same order."""
 
     def shard(
         self,
@@ -124,9 +110,7 @@ class Parallel:
         shard_size: int = 0,
         offload: bool = False,
     ) -> None:
-        """Shard `model` in place over the ranks (FSDP2): trained weights keep their type, the computation uses `dtype`.
-
-        Frozen weights are converted to `dtype`.
+        """Shard `model` in place over the ranks (FSDP2): trained weights keep their type, frozen ones get `dtype`.
 
         Args:
             model: model in memory, or on the device `meta`, where its weights then stay.
@@ -181,17 +165,17 @@ class Parallel:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Sum each of `values` over the ranks; equal values of a sequence group count once."""
-        counted = values if self.sequence is None or self.sequence.rank == 0 else [0.0] * len(values)
-        return self._reduce(counted, dist.ReduceOp.SUM)
+        totals = torch.tensor(values, dtype=torch.float64)
+        if self.sequence is not None and self.sequence.rank > 0:
+            totals.zero_()
+        dist.all_reduce(totals)
+        return totals.tolist()
 
     def max(self, values: Sequence[float]) -> list[float]:
         """Return the maximum of each of `values` over the ranks."""
-        return self._reduce(values, dist.ReduceOp.MAX)
-
-    def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
-        totals = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(totals, operation)
-        return totals.tolist()
+        maxima = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        return maxima.tolist()
 
     def peak_memory_bytes(self) -> int:
         """Return the peak memory of this rank: allocated on its GPU, or resident without one."""
@@ -211,23 +195,15 @@ class Parallel:
 def is_lost_peer(error: BaseException | None) -> bool:
     """Return True if a collective failed because another rank, or the network, is gone; looks at causes of `error` too.
 
-    Gloo reports this only by the text of a `RuntimeError`. One raised elsewhere, such as by a loss that calls a service, may
-    have the same text, but is no lost rank.
+    Gloo reports this only by the text of a `RuntimeError`.
     """
     while error is not None:
         if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             return True
-        of_collective = isinstance(error, dist.DistBackendError) or _raised_in_collective(error)
-        if isinstance(error, RuntimeError) and of_collective and any(text in str(error) for text in _LOST_PEER_TEXTS):
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _raised_in_collective(error: BaseException) -> bool:
-    """Return True if the error was raised in a collective; FSDP's backward hooks are part of `torch.distributed`."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code.co_filename.startswith(_COLLECTIVE_FOLDERS) for frame, _ in frames)
 
 
 def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -1,79 +1,51 @@
 """Supervised training on demonstrations: the cold start before reinforcement learning."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.model.decoder import decoder_layers, export_model, load_model, recompute_activations
+from agentrl.training.export import export_policy
+from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
 from agentrl.training.model.sharded_loading import materialise
 from agentrl.training.model.sharded_model import OpenedModel, open_model
 from agentrl.training.packing.families import Packing
-from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
+from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.packing import empty_tokens, fill_up, pack_examples
 from agentrl.training.packing.sequences import TokenisedExample
-from agentrl.training.parallel import Parallel, ParallelContext, full_tensors
+from agentrl.training.parallel import Parallel, ParallelContext
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
 
 if TYPE_CHECKING:
     from agentrl.config.schema.algorithm import LoraSection
     from agentrl.config.schema.run import ModelSection
+    from agentrl.config.schema.sft import SftTrainingSection
     from agentrl.training.model.lora import Adapters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisedSchedule:
-    """Learning rate schedule: linear warm-up, then a cosine down to a share of the peak."""
-
-    learning_rate: float
-    warmup_steps: int
-    num_steps: int
-    final_fraction: float
-    """Share of `learning_rate` in the last step."""
 
 
 class SupervisedTrainer:
     """Trainer on batches of examples; the loss is the mean over the response tokens of the whole batch."""
 
     def __init__(
-        self,
-        model: "ModelSection",
-        *,
-        initial_weights: Literal["pretrained", "random"],
-        schedule: SupervisedSchedule,
-        betas: tuple[float, float],
-        weight_decay: float,
-        max_grad_norm: float,
-        max_tokens_per_micro_batch: int,
-        seed: int,
-        num_threads: int,
-        lora: "LoraSection | None" = None,
-        activation_checkpointing: bool = False,
+        self, model: "ModelSection", training: "SftTrainingSection", *, num_steps: int, lora: "LoraSection"
     ) -> None:
-        """Take the settings; `setup` loads the model. `num_threads=0`: every core. `lora=None`: all weights are trained."""
+        """Take the settings and the number of steps of the whole run; `setup` loads the model."""
         self._source = model
-        self._initial_weights: Literal["pretrained", "random"] = initial_weights
+        self._config = training
+        self._num_steps = num_steps
         self._lora = lora
-        self._activation_checkpointing = activation_checkpointing
-        self._schedule = schedule
-        self._betas = betas
-        self._weight_decay = weight_decay
-        self._max_grad_norm = max_grad_norm
-        self._max_tokens = max_tokens_per_micro_batch
-        self._seed = seed
-        self._num_threads = num_threads
         self._num_steps_done = 0
         self._adapters: Adapters | None = None
 
     def setup(self, context: ParallelContext) -> None:
         """Join the other ranks, build the model and shard it; leave the ranks if that fails."""
-        torch.set_num_threads(self._num_threads or len(os.sched_getaffinity(0)))
-        torch.manual_seed(self._seed)
+        torch.set_num_threads(self._config.num_threads or len(os.sched_getaffinity(0)))
+        torch.manual_seed(self._config.seed)
         self._parallel = Parallel(context)
         try:
             self._build()
@@ -83,31 +55,34 @@ class SupervisedTrainer:
 
     def _build(self) -> None:
         self._checkpoints = CheckpointWriter()
-        self._dtype: torch.dtype = getattr(torch, self._source.dtype)
-        opened = self._open()
+        dtype: torch.dtype = getattr(torch, self._source.dtype)
+        if self._config.initial_weights == "random":
+            opened = OpenedModel(model=load_model(self._source, initial_weights="random"), files=None)
+        else:
+            opened = open_model(self._source)
         self._model = opened.model
-        if self._lora is not None:
+        if self._lora.rank > 0:
             from agentrl.training.model.lora import Adapters
 
             self._adapters = Adapters(opened, self._lora, self._source, key="lora")
-        if self._activation_checkpointing:
+        if self._config.activation_checkpointing:
             recompute_activations(self._model)
-        self._parallel.shard(self._model, decoder_layers(self._model), dtype=self._dtype)
+        self._parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)
         # Demonstrations with one system text and the same tools begin alike.
         self._packing = Packing(
-            max_tokens=self._max_tokens, share_prefixes=can_share_prefixes(self._parallel.device, self._dtype)
+            max_tokens=self._config.max_tokens_per_micro_batch,
+            share_prefixes=can_share_prefixes(self._parallel.device, dtype),
         )
         if opened.files is not None:
             materialise(self._model, self._parallel.device)
             opened.files.read_into(self._model)
         if self._adapters is not None:
-            self._adapters.reset(self._seed)
-        self._optimiser = build_adamw(self._model.parameters(), betas=self._betas, weight_decay=self._weight_decay)
-
-    def _open(self) -> OpenedModel:
-        if self._initial_weights == "random":
-            return OpenedModel(model=load_model(self._source, initial_weights="random"), files=None)
-        return open_model(self._source)
+            self._adapters.reset(self._config.seed)
+        self._optimiser = build_adamw(
+            self._model.parameters(),
+            betas=(self._config.adam_beta1, self._config.adam_beta2),
+            weight_decay=self._config.weight_decay,
+        )
 
     def describe(self) -> str:
         """Describe weights and device in one line."""
@@ -121,11 +96,7 @@ class SupervisedTrainer:
     def step(
         self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
-        """Run one update with this rank's share of a batch.
-
-        Args:
-            examples: the share.
-            should_stop: called before each micro-batch; once true, the update is abandoned.
+        """Run one update with this rank's share of a batch; `should_stop` is called before each micro-batch.
 
         Returns:
             `sft/loss` (nats per response token, before the update), `sft/grad_norm`, `sft/learning_rate`, `sft/tokens`
@@ -155,7 +126,11 @@ class SupervisedTrainer:
         require_finite("loss", total, step)
         learning_rate = self.learning_rate(step)
         grad_norm = apply_gradients(
-            self._model, self._optimiser, learning_rate=learning_rate, max_grad_norm=self._max_grad_norm, step=step
+            self._model,
+            self._optimiser,
+            learning_rate=learning_rate,
+            max_grad_norm=self._config.max_grad_norm,
+            step=step,
         )
         self._num_steps_done = step
         return {
@@ -192,13 +167,12 @@ class SupervisedTrainer:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update `step`, from 1."""
-        schedule = self._schedule
         return warmup_cosine(
             step,
-            peak=schedule.learning_rate,
-            warmup_steps=schedule.warmup_steps,
-            num_steps=schedule.num_steps,
-            final_fraction=schedule.final_fraction,
+            peak=self._config.learning_rate,
+            warmup_steps=self._config.warmup_steps,
+            num_steps=self._num_steps,
+            final_fraction=self._config.final_learning_rate_fraction,
         )
 
     def save(self, url: str) -> None:
@@ -220,22 +194,9 @@ class SupervisedTrainer:
         self._num_steps_done = step
 
     def export(self, path: str) -> None:
-        """Write the model as a Hugging Face folder; every rank must call it.
-
-        LoRA's factors are merged into the weights, and also written separately into the subfolder `adapter`.
-        """
-        on_rank_0 = self._parallel.rank == 0
-        weights = {name: tensor for name, tensor in self._whole_weights() if on_rank_0}
-        if on_rank_0:
-            export_model(self._model, weights, self._source, path)
-        if self._adapters is not None:
-            self._adapters.export(f"{path}/adapter", writes=on_rank_0)
+        """Write the model as a Hugging Face folder (`export_policy`); every rank must call it."""
+        export_policy(self._model, self._adapters, self._source, path, writes=self._parallel.rank == 0)
         self._parallel.barrier()
-
-    def _whole_weights(self) -> Iterator[tuple[str, Tensor]]:
-        if self._adapters is not None:
-            return self._adapters.merged_tensors(self._dtype)
-        return full_tensors(self._model, self._dtype)
 
     def close(self) -> None:
         """Leave the process group."""

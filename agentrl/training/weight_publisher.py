@@ -4,8 +4,7 @@ In shared memory, every rank writes its own shards directly. If a rank is on ano
 tensors are gathered one at a time instead, as they are for streams.
 """
 
-import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from agentrl.training.parallel import Parallel, named_weights
+from agentrl.training.parallel import Parallel, local_part, named_weights
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
 from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.rendezvous import Rendezvous
@@ -42,7 +40,7 @@ class WeightPublishing:
         adapters: "Adapters | None" = None,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
-        """Take the model; nothing is allocated before the first `publish`.
+        """Take a sharded model; nothing is allocated before the first `publish`.
 
         Args:
             model: model sharded by `Parallel.shard`.
@@ -57,44 +55,35 @@ class WeightPublishing:
         self._dtype = dtype if adapters is None else torch.float32
         self._adapters = adapters
         self._timeout_s = timeout_s
-        self._name = f"actor {parallel.next_number()} at {parallel.address}"
+        self._name = f"actor {next(parallel.numbers)} at {parallel.address}"
         self._in_process = InProcessPublisher()
         self._shared = _SharedShards(self._name, parallel, checked=checked, timeout_s=timeout_s)
         self._streams = {
             Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
             Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
         }
-        self._changes = _Changes(parallel)
         self._num_streams = 0
 
     @torch.no_grad()
     def publish(self, transport: Transport, receivers: Sequence[str] = ()) -> WeightSource | None:
-        """Make the weights readable for engines, or announce them for `send`.
-
-        Args:
-            transport: transport; `in_process` is for a single rank.
-            receivers: all receivers of a stream.
+        """Make the weights readable for engines, or announce them for `send` to all `receivers`.
 
         Returns:
-            Source of the weights, valid until the next call; None on all ranks but 0.
+            Source of the weights, valid until the next call; None on all ranks but 0. `in_process` is for a single rank.
 
         Raises:
             EngineError: a rank did not write its part in time.
         """
-        source = self._published(transport, tuple(receivers))
-        return source if source is None or self._adapters is None else replace(source, lora=self._adapters.base)
-
-    def _published(self, transport: Transport, receivers: tuple[str, ...]) -> WeightSource | None:
         weights = self._sharded()
         match transport:
             case Transport.IN_PROCESS:
                 local = {name: _local(tensor) for name, tensor in weights.items()}
-                return self._in_process.publish(local, written=self._changes.since_last(transport, weights))
+                source = self._in_process.publish(local, written=local.keys())
             case Transport.SHARED_MEMORY:
-                changed = self._changes.since_last(transport, weights)
-                return self._shared.publish(weights, self._forms(weights), changed)
+                source = self._shared.publish(weights, self._forms(weights))
             case _:
-                return self._offer(transport, self._forms(weights), receivers)
+                source = self._offer(transport, self._forms(weights), tuple(receivers))
+        return source if source is None or self._adapters is None else replace(source, lora=self._adapters.base)
 
     @torch.no_grad()
     def send(self, source: WeightSource) -> None:
@@ -166,21 +155,18 @@ class _SharedShards:
         self._all_can_write = True
         self._serial = 0
 
-    def publish(
-        self, weights: Mapping[str, Tensor], forms: Mapping[str, Form], changed: Collection[str]
-    ) -> WeightSource | None:
-        """Write the tensors named in `changed`; the others are up to date."""
+    def publish(self, weights: Mapping[str, Tensor], forms: Mapping[str, Form]) -> WeightSource | None:
+        """Write all tensors."""
         if self._views is None:
             self._open(forms)
-            changed = forms.keys()
         if self._all_can_write:
-            self._write_shards(weights, changed)
+            self._write_shards(weights)
         else:
-            for name in changed:
-                whole = _whole(weights[name], forms[name][1])
+            for name, (_, dtype) in forms.items():
+                whole = _whole(weights[name], dtype)
                 if self._views:
                     self._views[name].copy_(whole)
-        return None if self._publisher is None else self._publisher.announce(changed)
+        return None if self._publisher is None else self._publisher.announce(forms.keys())
 
     def close(self) -> None:
         """Release the memory."""
@@ -205,11 +191,11 @@ class _SharedShards:
         if not self._all_can_write and self._parallel.rank != 0:
             self._views = {}
 
-    def _write_shards(self, weights: Mapping[str, Tensor], changed: Collection[str]) -> None:
+    def _write_shards(self, weights: Mapping[str, Tensor]) -> None:
         assert self._views is not None
-        for name in changed:
-            if (part := _own_part(weights[name], is_first=self._parallel.rank == 0)) is not None:
-                self._views[name][part].copy_(_local(weights[name]))
+        for name, tensor in weights.items():
+            if (part := _own_part(tensor, is_first=self._parallel.rank == 0)) is not None:
+                self._views[name][part].copy_(_local(tensor))
         self._serial += 1
         if self._parallel.world_size > 1:
             rendezvous, names = self._rendezvous(f"version {self._serial}"), _names(self._parallel)
@@ -220,30 +206,6 @@ class _SharedShards:
     def _rendezvous(self, about: str) -> Rendezvous:
         me = _names(self._parallel)[self._parallel.rank]
         return Rendezvous(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
-
-
-class _Changes:
-    """Weights that may have changed since a transport last took them.
-
-    These are all trained weights, because torch does not count the writes of a fused optimiser, and frozen ones that torch
-    counted a write to or that were replaced, as when a checkpoint is loaded. An uncounted write (`tensor.data`, NumPy) to a
-    frozen weight would be missed; nothing here does one.
-    """
-
-    def __init__(self, parallel: Parallel) -> None:
-        self._parallel = parallel
-        self._seen: dict[tuple[Transport, str], tuple[weakref.ref[Tensor], tuple[int, int]]] = {}
-
-    def since_last(self, transport: Transport, weights: Mapping[str, Tensor]) -> list[str]:
-        """Return their names, the same on all ranks."""
-        may_differ = []
-        for name, tensor in weights.items():
-            seen, version_seen = self._seen.get((transport, name), (lambda: None, None))
-            version = tensor._version, _local(tensor)._version  # a write to a DTensor counts only there
-            may_differ.append(float(tensor.requires_grad or seen() is not tensor or version_seen != version))
-            self._seen[transport, name] = (weakref.ref(tensor), version)
-        on_any_rank = self._parallel.max(may_differ)
-        return [name for name, differs in zip(weights, on_any_rank, strict=True) if differs]
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -264,15 +226,12 @@ def _whole(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
     """Return the slices of this rank's part; None if another rank has the same part and writes it."""
     if not isinstance(tensor, DTensor):
-        return (...,) if is_first else None  # pyright: ignore[reportReturnType]
+        return local_part(tensor)[1] if is_first else None
     coordinates = tensor.device_mesh.get_coordinate() or ()
-    replicas = [
+    is_copy = any(
         place for place, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)
-    ]
-    if any(replicas):
-        return None
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+    )
+    return None if is_copy else local_part(tensor)[1]
 
 
 def _names(parallel: Parallel) -> list[str]:

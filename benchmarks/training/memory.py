@@ -26,7 +26,6 @@ from agentrl.run.preflight.memory_model import GIB, Memory, memory_of_process, s
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from benchmarks.training.workload import make_groups
 
@@ -83,7 +82,7 @@ def _phases(config: RunConfig, prompts: list[int], responses: list[list[int]]) -
     store = open_store("127.0.0.1")
     context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
     actor, parallel = Actor(config, "actor"), Parallel(context)
-    actor.setup(RoleContext(parallel=parallel))
+    actor.setup(parallel)
     peaks = {"set_up": take_peak_memory() / GIB}
     groups = make_groups(random.Random(0), prompts=prompts, responses=responses)
 

@@ -39,7 +39,6 @@ from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, ParallelContext, open_store
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory
 from benchmarks.training.workload import make_groups, save_model
@@ -69,7 +68,7 @@ def packed_update(folder: str, groups: Sequence[Group]) -> Callable[[], float]:
     store = open_store("127.0.0.1")
     context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
     actor = Actor(config, "actor")
-    actor.setup(RoleContext(parallel=Parallel(context)))
+    actor.setup(Parallel(context))
     [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
     trajectories = [trajectory.ref for trajectory in refs]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.algorithms.kl_control import next_kl_coefficient
+from agentrl.algorithms.kl_divergence import next_kl_coefficient
 
 VERL = json.loads(Path(__file__).with_name("verl_values.json").read_text())
 

@@ -23,7 +23,6 @@ from agentrl.runners import export
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from tests.object_store import object_store
 from tests.small_disk import fill, small_disk
@@ -60,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     directory.open({}, trains=True)
     parallel = Parallel(alone())
     actor = Actor(run.config("actor.num_threads_per_worker=1"), "actor")
-    actor.setup(RoleContext(parallel=parallel))
+    actor.setup(parallel)
     for step, accuracy in ACCURACIES.items():
         [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
         actor.update(shard, [source.ref for source in refs], [TokenInputs() for _ in refs])

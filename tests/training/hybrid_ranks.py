@@ -13,7 +13,6 @@ from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, local_part, named_weights
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
 from tests.training.training_cases import step_groups
@@ -48,7 +47,7 @@ def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
         rollout=RolloutSection(max_response_tokens=64),
     )
     actor = Actor(config, "actor")
-    actor.setup(RoleContext(parallel=parallel))
+    actor.setup(parallel)
     fill_factors(actor)
     shares = plan_update(step_groups(), step=1, num_ranks=parallel.world_size, num_mini_batches=1)
     shard, refs = shares[parallel.rank]

@@ -10,7 +10,8 @@ from agentrl.config.schema.run import ModelSection
 from agentrl.training.model.decoder import decoder_layers, load_model
 from agentrl.training.model.router_replay import replay_routing
 from agentrl.training.packing.families import Packing
-from agentrl.training.packing.packing import PackedTokens, empty_tokens, fill_up, pack_examples
+from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.packing import empty_tokens, fill_up, pack_examples
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_tokens
 from tests.training.sequence_ranks import sharded_model

@@ -15,7 +15,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, TrajectoryRef
 from agentrl.weight_sync.transports.shared_memory import read_tensors
@@ -34,15 +33,15 @@ Start = Callable[..., Actor]
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     """The only rank, shared by all components."""
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
 @pytest.fixture
-def start(policy: ModelSection, context: RoleContext) -> Iterator[Start]:
+def start(policy: ModelSection, context: Parallel) -> Iterator[Start]:
     running: list[Actor] = []
 
     def start_actor(**settings: Any) -> Actor:
@@ -163,7 +162,7 @@ def test_clip_fractions_of_the_bounds_add_up(start: Start):
 
 
 def test_the_kl_term_pulls_towards_the_starting_policy(
-    policy: ModelSection, start: Start, context: RoleContext, start_weights: dict[str, Tensor]
+    policy: ModelSection, start: Start, context: Parallel, start_weights: dict[str, Tensor]
 ):
     plain = PlainGrpo(policy.path, kl_coefficient=0.3)
     actor = start(algorithm=AlgorithmSection(kl_coefficient=0.3))
@@ -332,7 +331,7 @@ def test_a_nan_loss_stops_the_run(start: Start, policy: ModelSection, tmp_path: 
         broken.model.norm.weight.fill_(float("nan"))
     broken.save_pretrained(tmp_path)
     actor = start(model=ModelSection(path=str(tmp_path)))
-    with pytest.raises(FloatingPointError, match="update 5: loss is nan"):
+    with pytest.raises(FloatingPointError, match="update 5: loss of the actor is nan"):
         update(actor, groups_of(1), step=5)
 
 

@@ -19,7 +19,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.export import export_checkpoint
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from tests.object_store import object_store
 from tests.training.training_cases import FAMILIES, alone, make_policy, step_groups
@@ -48,7 +47,7 @@ def parallel() -> Iterator[Parallel]:
 def record(config: RunConfig, parallel: Parallel, url: str, export: Path) -> None:
     """Train an update, start a checkpoint, export, and train on; then leave the group."""
     actor = Actor(config, "actor")
-    actor.setup(RoleContext(parallel=parallel))
+    actor.setup(parallel)
     for step in (1, 2):
         [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)
         actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs() for _ in refs])

@@ -14,10 +14,9 @@ from agentrl.training.critic import Critic
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.scalar_model import value_model
 from agentrl.training.packing.families import Packing
-from agentrl.training.packing.packing import plan_rows
+from agentrl.training.packing.packing import members_of, pack_tokens, plan_rows
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory
 from tests.training.training_cases import alone, make_group, step_groups
@@ -34,13 +33,13 @@ GAE = AlgorithmSection(advantage="gae", discount=0.99, gae_lambda=0.9)
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
-def start(policy: ModelSection, context: RoleContext, *, critic: CriticSection = CRITIC, **settings: Any) -> Critic:
+def start(policy: ModelSection, context: Parallel, *, critic: CriticSection = CRITIC, **settings: Any) -> Critic:
     started = Critic(RunConfig(model=policy, critic=critic, algorithm=GAE.model_copy(update=settings)), "critic")
     started.setup(context)
     return started
@@ -98,7 +97,7 @@ class PlainCritic:
         return 0.5 * torch.max((new - wanted) ** 2, (near - wanted) ** 2)
 
 
-def test_a_new_critic_predicts_zero(policy: ModelSection, context: RoleContext):
+def test_a_new_critic_predicts_zero(policy: ModelSection, context: Parallel):
     trajectories = [trajectory.ref for trajectory in groups_of(1)[0].trajectories]
     values = start(policy, context).values(trajectories)
     assert [row.tolist() for row in values] == [[0.0] * sum(trajectory.response_mask) for trajectory in trajectories]
@@ -106,7 +105,7 @@ def test_a_new_critic_predicts_zero(policy: ModelSection, context: RoleContext):
 
 @pytest.mark.parametrize(("num_mini_batches", "num_epochs"), [(1, 1), (2, 1), (2, 2)])
 def test_three_updates_equal_a_plain_loop(
-    policy: ModelSection, context: RoleContext, num_mini_batches: int, num_epochs: int
+    policy: ModelSection, context: Parallel, num_mini_batches: int, num_epochs: int
 ):
     critic = start(policy, context, critic=CRITIC.model_copy(update={"epochs_per_step": num_epochs}))
     plain = PlainCritic(policy.path)
@@ -129,11 +128,11 @@ def test_gradients_with_shared_prompts_equal_a_plain_loop(policy: ModelSection, 
         for head in (plain.head, model.head):
             head.weight.copy_(torch.linspace(-1, 1, 32))
     trajectories = [trajectory.ref for group in step_groups() for trajectory in group.trajectories]
-    plan = plan_rows(trajectories, Packing(max_tokens=max_tokens))
-    packed = [plan.pack(row, trajectories) for row in range(len(plan.rows))]
+    rows = plan_rows(trajectories, Packing(max_tokens=max_tokens))
+    packed = [pack_tokens(trajectories, row) for row in rows]
     assert all(tokens.layout.prefixes for tokens in packed)
-    for tokens, members in zip(packed, plan.members, strict=True):
-        wanted_N = torch.cat([targets(trajectories[member]) for member in members])
+    for tokens, row in zip(packed, rows, strict=True):
+        wanted_N = torch.cat([targets(trajectories[member]) for member in members_of(row)])
         (model(tokens) - wanted_N).square().sum().backward()
     for sequence in trajectories:
         (plain.values(sequence) - targets(sequence)).square().sum().backward()
@@ -149,7 +148,7 @@ def targets(trajectory: Trajectory) -> Tensor:
     return 0.1 * torch.arange(sum(trajectory.response_mask[1:])) - trajectory.sample_index
 
 
-def test_packing_does_not_change_the_update(policy: ModelSection, context: RoleContext):
+def test_packing_does_not_change_the_update(policy: ModelSection, context: Parallel):
     norms = [
         update(
             start(policy, context, critic=CRITIC.model_copy(update={"max_tokens_per_micro_batch": size})), groups_of(2)
@@ -160,7 +159,7 @@ def test_packing_does_not_change_the_update(policy: ModelSection, context: RoleC
     assert norms[0]["critic/loss"] == pytest.approx(norms[1]["critic/loss"], rel=1e-5)
 
 
-def test_a_critic_learns_the_returns(policy: ModelSection, context: RoleContext):
+def test_a_critic_learns_the_returns(policy: ModelSection, context: Parallel):
     critic, groups = start(policy, context, discount=1.0, gae_lambda=1.0), groups_of(2)
     metrics = [update(critic, groups, step=step) for step in range(1, 16)]
     assert metrics[0]["critic/explained_variance"] == pytest.approx(0.0, abs=1e-6)
@@ -168,7 +167,7 @@ def test_a_critic_learns_the_returns(policy: ModelSection, context: RoleContext)
     assert metrics[-1]["critic/loss"] < 0.5 * metrics[0]["critic/loss"]
 
 
-def test_values_are_clipped_only_with_a_clip(policy: ModelSection, context: RoleContext):
+def test_values_are_clipped_only_with_a_clip(policy: ModelSection, context: Parallel):
     def clipped(value_clip: float) -> float:
         critic = start(
             policy, context, critic=CRITIC.model_copy(update={"value_clip": value_clip, "learning_rate": 0.05})
@@ -179,7 +178,7 @@ def test_values_are_clipped_only_with_a_clip(policy: ModelSection, context: Role
     assert clipped(0.01) > 0.0
 
 
-def test_the_backbone_may_come_from_another_folder(policy: ModelSection, context: RoleContext, tmp_path: Any):
+def test_the_backbone_may_come_from_another_folder(policy: ModelSection, context: Parallel, tmp_path: Any):
     other = AutoModel.from_pretrained(policy.path)
     with torch.no_grad():
         other.norm.weight.fill_(2.0)
@@ -189,7 +188,7 @@ def test_the_backbone_may_come_from_another_folder(policy: ModelSection, context
     assert weight.full_tensor().tolist() == [2.0] * 32  # type: ignore[attr-defined]
 
 
-def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: RoleContext, tmp_path: Any):
+def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: Parallel, tmp_path: Any):
     critic = start(policy, context)
     update(critic, groups_of(2, seed=1))
     critic.save(str(tmp_path / "critic"))
@@ -202,7 +201,7 @@ def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: RoleC
 
 
 def test_a_reset_critic_clears_its_moments_and_restarts_the_warm_up(
-    policy: ModelSection, context: RoleContext, tmp_path: Any
+    policy: ModelSection, context: Parallel, tmp_path: Any
 ):
     critic = start(policy, context, critic=CRITIC.model_copy(update={"warmup_steps": 4}))
     update(critic, groups_of(2), step=6)
@@ -216,7 +215,7 @@ def test_a_reset_critic_clears_its_moments_and_restarts_the_warm_up(
     assert update(resumed, groups_of(2), step=8)["critic/learning_rate"] == pytest.approx(0.01 / 2)
 
 
-def test_missing_values_and_missing_returns_are_refused(policy: ModelSection, context: RoleContext):
+def test_missing_values_and_missing_returns_are_refused(policy: ModelSection, context: Parallel):
     [(shard, refs)] = plan_update(groups_of(1), step=1, num_ranks=1, num_mini_batches=1)
     trajectories, nothing = [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs)
     with pytest.raises(ValueError, match="needs values"):

@@ -3,14 +3,12 @@
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from agentrl.training.parallel import Store, is_lost_peer, open_store
-from agentrl.weight_sync.transports import broadcast
 
 OTHER_RANK = """
 import datetime, os, sys, torch
@@ -48,22 +46,8 @@ def test_a_missing_store_is_a_lost_peer():
     assert is_lost_peer(raised.value)
 
 
-def raised_in(file: str, text: str) -> RuntimeError:
-    """Return an error whose traceback ends in `file`."""
-    with pytest.raises(RuntimeError) as raised:
-        exec(compile(f"raise RuntimeError({text!r})", file, "exec"))
-    return raised.value
-
-
-def test_an_error_outside_of_collectives_is_no_lost_peer(tmp_path: Path):
-    text = "scoring service: Connection reset by peer"
-    assert is_lost_peer(raised_in(dist.__file__, text))
-    assert is_lost_peer(raised_in(broadcast.__file__, text))
-    assert not is_lost_peer(raised_in(str(tmp_path / "my_loss.py"), text))
-
-
 def test_a_lost_peer_is_found_in_the_causes_of_an_error_and_a_bug_is_none():
-    lost = raised_in(dist.__file__, "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:41213")
     outer = ValueError("cannot gather")
     outer.__cause__ = lost
     assert is_lost_peer(outer)

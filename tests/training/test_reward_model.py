@@ -13,7 +13,6 @@ from agentrl.errors import ConfigError, RolloutError
 from agentrl.training.model.sharded_model import open_classifier
 from agentrl.training.parallel import Parallel, full_tensors
 from agentrl.training.reward_model import RewardModel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import score_metrics, with_scores
 from tests.training.training_cases import alone, make_group
 
@@ -30,20 +29,20 @@ def classifier(policy: ModelSection, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
-def start(policy: ModelSection, context: RoleContext, section: RewardModelSection) -> RewardModel:
+def start(policy: ModelSection, context: Parallel, section: RewardModelSection) -> RewardModel:
     model = RewardModel(RunConfig(model=policy, reward=RewardSection(model=section)), "reward")
     model.setup(context)
     return model
 
 
 @pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
-def test_scores_match_transformers(policy: ModelSection, context: RoleContext, classifier: Path, max_tokens: int):
+def test_scores_match_transformers(policy: ModelSection, context: Parallel, classifier: Path, max_tokens: int):
     section = RewardModelSection(path=str(classifier), max_tokens_per_micro_batch=max_tokens)
     plain = AutoModelForSequenceClassification.from_pretrained(classifier, attn_implementation="eager").eval()
     plain.config.pad_token_id = None
@@ -53,7 +52,7 @@ def test_scores_match_transformers(policy: ModelSection, context: RoleContext, c
     assert max(expected) - min(expected) > 0.01
 
 
-def test_sigmoid_scores_are_probabilities(policy: ModelSection, context: RoleContext, classifier: Path):
+def test_sigmoid_scores_are_probabilities(policy: ModelSection, context: Parallel, classifier: Path):
     plain, squashed = (
         start(policy, context, RewardModelSection(path=str(classifier), activation=activation)).score(TRAJECTORIES)
         for activation in ("none", "sigmoid")
@@ -61,23 +60,23 @@ def test_sigmoid_scores_are_probabilities(policy: ModelSection, context: RoleCon
     assert squashed == pytest.approx([1 / (1 + math.exp(-score)) for score in plain], abs=1e-6)
 
 
-def test_a_rank_without_trajectories_scores_none(policy: ModelSection, context: RoleContext, classifier: Path):
+def test_a_rank_without_trajectories_scores_none(policy: ModelSection, context: Parallel, classifier: Path):
     assert start(policy, context, RewardModelSection(path=str(classifier))).score([]) == []
 
 
-def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: RoleContext, tmp_path: Path):
+def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: Parallel, tmp_path: Path):
     AutoModelForSequenceClassification.from_pretrained(policy.path, num_labels=2).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"`reward\.model\.path`: Qwen3ForSequenceClassification with 2 labels"):
         start(policy, context, RewardModelSection(path=str(tmp_path)))
 
 
-def test_a_policy_is_refused_as_reward_model(policy: ModelSection, context: RoleContext):
+def test_a_policy_is_refused_as_reward_model(policy: ModelSection, context: Parallel):
     with pytest.raises(ConfigError, match=r"no trained sequence classifier: it has no weights `score\.weight`"):
         start(policy, context, RewardModelSection(path=policy.path))
 
 
 def test_a_reward_model_is_read_in_parts_into_the_type_of_the_computation(
-    policy: ModelSection, context: RoleContext, classifier: Path
+    policy: ModelSection, context: Parallel, classifier: Path
 ):
     opened = open_classifier(str(classifier))
     assert opened.files is not None

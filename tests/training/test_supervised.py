@@ -9,11 +9,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import ModelSection
+from agentrl.config.schema.sft import SftTrainingSection
 from agentrl.training.packing.sequences import TokenisedExample
-from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
+from agentrl.training.supervised import SupervisedTrainer
 from tests.training.training_cases import VOCABULARY, alone, make_example
 
-SCHEDULE = SupervisedSchedule(learning_rate=0.01, warmup_steps=2, num_steps=20, final_fraction=0.1)
+TRAINING = SftTrainingSection(
+    learning_rate=0.01,
+    warmup_steps=2,
+    final_learning_rate_fraction=0.1,
+    adam_beta1=0.9,
+    adam_beta2=0.98,
+    weight_decay=0.1,
+    max_grad_norm=0.5,
+    max_tokens_per_micro_batch=64,
+    num_threads=1,
+)
 
 
 def make_trainer(
@@ -24,19 +35,14 @@ def make_trainer(
     lora: LoraSection | None = None,
     activation_checkpointing: bool = False,
 ) -> SupervisedTrainer:
-    trainer = SupervisedTrainer(
-        model,
-        initial_weights=initial_weights,
-        schedule=SCHEDULE,
-        betas=(0.9, 0.98),
-        weight_decay=0.1,
-        max_grad_norm=0.5,
-        max_tokens_per_micro_batch=64,
-        seed=seed,
-        num_threads=1,
-        lora=lora,
-        activation_checkpointing=activation_checkpointing,
+    training = TRAINING.model_copy(
+        update={
+            "initial_weights": initial_weights,
+            "seed": seed,
+            "activation_checkpointing": activation_checkpointing,
+        }
     )
+    trainer = SupervisedTrainer(model, training, num_steps=20, lora=lora or LoraSection())
     trainer.setup(alone())
     return trainer
 

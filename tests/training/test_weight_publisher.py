@@ -49,7 +49,6 @@ def parallel() -> Iterator[Parallel]:
 def model(parallel: Parallel) -> nn.Module:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(200, 300), nn.Linear(300, 300), nn.Linear(300, 100))
-    layers[1].requires_grad_(False)
     parallel.shard(layers, list(layers), dtype=torch.float32)
     return layers
 
@@ -75,30 +74,25 @@ def written(source: WeightSource) -> set[str]:
     return {spec.name for spec in source.tensors if spec.written_in == source.serial}
 
 
-TRAINED, FROZEN = {"0.weight", "0.bias", "2.weight", "2.bias"}, {"1.weight", "1.bias"}
+NAMES = {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
 
 
 def test_weights_are_published_in_the_engines_type(model: nn.Module, publishing: WeightPublishing):
     read = dict(read_tensors(published(publishing)))
-    assert read.keys() == TRAINED | FROZEN
+    assert read.keys() == NAMES
     for name, weight in model.named_parameters():
         assert torch.equal(read[name], local(weight).bfloat16())
 
 
 @pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.IN_PROCESS])
-def test_frozen_weights_are_written_only_when_they_change(
-    model: nn.Module, publishing: WeightPublishing, transport: Transport
-):
-    assert written(published(publishing, transport)) == TRAINED | FROZEN
-    assert written(published(publishing, transport)) == TRAINED
+def test_every_publication_has_the_latest_weights(model: nn.Module, publishing: WeightPublishing, transport: Transport):
+    assert written(published(publishing, transport)) == NAMES
     with torch.no_grad():
         model[1].bias.fill_(7.0)  # pyright: ignore[reportIndexIssue]
     source = published(publishing, transport)
-    assert written(source) == TRAINED | {"1.bias"}
+    assert written(source) == NAMES
     read = offered_weights(source) if transport == Transport.IN_PROCESS else dict(read_tensors(source))
     assert read["1.bias"].float().tolist() == [7.0] * 300
-    model.load_state_dict(model.state_dict())  # what a checkpoint does
-    assert written(published(publishing, transport)) == TRAINED | FROZEN
 
 
 def test_publishing_to_shared_memory_makes_no_copy(model: nn.Module, publishing: WeightPublishing):
@@ -121,5 +115,4 @@ def test_gathered_weights_left_by_a_pass_do_not_change_what_is_published(
     with torch.no_grad():
         model(torch.ones(2, 200))
     names = {spec.name for spec in published(publishing).tensors}
-    assert names == TRAINED | FROZEN
-    assert written(published(publishing)) == TRAINED
+    assert names == NAMES

@@ -23,7 +23,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, ParallelContext, Store
 from agentrl.training.reference import Reference
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
@@ -89,8 +88,8 @@ def start_rank(context: ParallelContext, policy: str) -> Rank:
         rollout=RolloutSection(max_response_tokens=64),
     )
     rank = Rank(Parallel(context), Actor(config, "actor"), Reference(config, "ref"))
-    rank.actor.setup(RoleContext(parallel=rank.parallel))
-    rank.reference.setup(RoleContext(parallel=rank.parallel))
+    rank.actor.setup(rank.parallel)
+    rank.reference.setup(rank.parallel)
     return rank
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.cluster.placement.threads import threads_per_rank
 from agentrl.cluster.ray.network import own_address, own_node_id, use_interface_of
@@ -20,7 +20,6 @@ from agentrl.user_code import contained
 
 if TYPE_CHECKING:
     from agentrl.training.parallel import Store
-    from agentrl.training.role import Role
     from agentrl.training.update.update_plan import UpdateShard
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class ModelWorker:
 
     def __init__(self, config: RunConfig, role: str) -> None:
         """Build the components; `setup` joins the other ranks and loads the models."""
-        self._components: dict[str, Role] = {
+        self._components: dict[str, Any] = {
             name: import_by_path(COMPONENTS[name], key=f"role {name}")(config, name)
             for name in role.split("_")
             if name in COMPONENTS
@@ -75,7 +74,6 @@ class ModelWorker:
 
         def join() -> None:
             from agentrl.training.parallel import Parallel, ParallelContext
-            from agentrl.training.role import RoleContext
 
             use_interface_of(own_address())
             place = ParallelContext(
@@ -87,9 +85,9 @@ class ModelWorker:
                 sequence_parallel_size=self._sequence_parallel_size,
                 num_threads=self._num_threads,
             )
-            context = RoleContext(parallel=Parallel(place))
+            parallel = Parallel(place)
             for component in self._components.values():
-                component.setup(context)
+                component.setup(parallel)
 
         await self._run(join)
 
@@ -114,7 +112,7 @@ class ModelWorker:
         A failure is returned, not raised: it must not end an update.
         """
         try:
-            return cast(Any, self._components[component]).saved()
+            return self._components[component].saved()
         except CheckpointError as error:
             return error
 
@@ -143,7 +141,7 @@ class ModelWorker:
             TokenInputs(**{name: column[i] for name, column in zip(input_names, columns, strict=True)})
             for i in range(count)
         ]
-        update = cast(Any, self._components[component]).update
+        update = self._components[component].update
         return await self._run(self._run_and_free, update, shard, trajectories, inputs)
 
     def _run_and_free(self, function: Callable[..., T], *args: Any) -> T:

@@ -262,27 +262,9 @@ def num_steps_of(config: SftConfig, num_dialogues: int) -> int:
 def _trainer(config: SftConfig, num_steps: int) -> "Iterator[SupervisedTrainer]":
     """Give a trainer that is alone in its process group, and leave the group at the end."""
     from agentrl.training.parallel import ParallelContext
-    from agentrl.training.supervised import SupervisedSchedule, SupervisedTrainer
+    from agentrl.training.supervised import SupervisedTrainer
 
-    training = config.training
-    trainer = SupervisedTrainer(
-        config.model,
-        initial_weights=training.initial_weights,
-        lora=config.lora if config.lora.rank > 0 else None,
-        activation_checkpointing=training.activation_checkpointing,
-        schedule=SupervisedSchedule(
-            learning_rate=training.learning_rate,
-            warmup_steps=training.warmup_steps,
-            num_steps=num_steps,
-            final_fraction=training.final_learning_rate_fraction,
-        ),
-        betas=(training.adam_beta1, training.adam_beta2),
-        weight_decay=training.weight_decay,
-        max_grad_norm=training.max_grad_norm,
-        max_tokens_per_micro_batch=training.max_tokens_per_micro_batch,
-        seed=training.seed,
-        num_threads=training.num_threads,
-    )
+    trainer = SupervisedTrainer(config.model, config.training, num_steps=num_steps, lora=config.lora)
     trainer.setup(ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=0))
     try:
         yield trainer

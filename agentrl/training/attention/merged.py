@@ -14,16 +14,13 @@ An attention sink (arXiv:2309.17453) is one more key per head, with a learned sc
 Letters in shapes: T packed tokens, B batch of a call, Q its queries, K its keys, H heads, D head size.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from agentrl.errors import ConfigError
-from agentrl.training.attention.parts import Kernel, Part
 from agentrl.training.packing.row_layout import Bucket, RowLayout
 
 
@@ -32,15 +29,36 @@ def can_share_prefixes(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type != "cuda" or dtype in (torch.float16, torch.bfloat16)
 
 
+class _Tokens(Protocol):
+    """A selection of tokens of the row: `take` returns them in the kernel's shape, `put` and `add` change them in the row."""
+
+    def take(self, states_THX: Tensor, /) -> Tensor: ...
+    def put(self, states_THX: Tensor, states: Tensor, /) -> None: ...
+    def add(self, states_THX: Tensor, states: Tensor, /) -> None: ...
+
+
+class Part(NamedTuple):
+    """One kernel call; those within segments come first, and cover the row."""
+
+    queries: _Tokens
+    keys: _Tokens
+    is_causal: bool
+    """True within segments; else every query attends to every key."""
+    window: int | None = None
+    """Limit of the tokens that a query attends to in its segment, itself included; None: no limit."""
+
+
+class Kernel(NamedTuple):
+    """Attention that returns its `lse`, with a backward pass from the `out` and `lse` of the whole."""
+
+    forward: Callable[[Part, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    """`(part, query, key, value, scale) -> (out, shaped as the query, lse, without the last dimension)`."""
+    backward: Callable[..., Sequence[Tensor]]
+    """`(part, grad_out, query, key, value, out, lse, scale) -> gradients of query, key and value`."""
+
+
 def merged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: RowLayout,
-    scale: float | None,
-    *,
-    window: int | None = None,
-    sinks: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, parts: list[Part], kernel: Kernel, scale: float, sinks: Tensor | None
 ) -> Tensor:
     """Attend within each segment, and from continuations to their prefix.
 
@@ -48,28 +66,14 @@ def merged_attention(
         query: `[1, Hq, T, D]`.
         key: `[1, Hkv, T, D]`, where Hkv divides Hq.
         value: as `key`.
-        layout: the segments and the prefixes, on the device of the others.
-        scale: factor on the scores; None takes `1 / sqrt(D)`.
-        window: limit of the tokens that a query attends to; such a row shares no prefixes (`unshared_row`).
+        parts: the calls of `kernel`.
+        kernel: kernel for the device.
+        scale: factor on the scores.
         sinks: `[Hq]`, the score of each head's sink.
 
     Returns:
         `[1, T, Hq, D]`.
-
-    Raises:
-        ConfigError: float32 on a GPU, for which no kernel returns its `lse`.
     """
-    if query.device.type == "cuda":
-        if not can_share_prefixes(query.device, query.dtype):
-            raise ConfigError(
-                f"shared prefixes and attention sinks in {query.dtype} on a GPU are not supported; "
-                "set `model.dtype: bfloat16`, or `actor.share_prefixes: false` for a model without sinks"
-            )
-        from agentrl.training.attention.varlen import VarlenKernel, varlen_parts
-
-        parts, kernel = varlen_parts(layout, window), VarlenKernel()
-    else:
-        parts, kernel = list(_cpu_parts(layout, window)), _CpuKernel()
     return _MergedAttention.apply(query, key, value, sinks, parts, kernel, scale)  # type: ignore[no-any-return]
 
 
@@ -83,7 +87,7 @@ class _MergedAttention(torch.autograd.Function):
         sinks_H: Tensor | None,
         parts: list[Part],
         kernel: Kernel,
-        scale: float | None,
+        scale: float,
     ) -> Tensor:
         query_THD, key_THD, value_THD = (states[0].transpose(0, 1) for states in (query, key, value))
         out_THD = torch.empty(query_THD.shape, dtype=query.dtype, device=query.device)
@@ -137,58 +141,13 @@ def _merged(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple
     return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Consecutive tokens as one sequence, `[1, H, n, D]`."""
-
-    start: int
-    end: int
-
-    def take(self, states_THX: Tensor, /) -> Tensor:
-        return states_THX[self.start : self.end].transpose(0, 1).unsqueeze(0)
-
-    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
-        states_THX[self.start : self.end] = states[0].transpose(0, 1)
-
-    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
-        states_THX[self.start : self.end] += states[0].transpose(0, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketTokens:
-    """The segments of a bucket, right-padded with zeros: `[S, H, L, D]`."""
-
-    bucket: Bucket
-
-    def take(self, states_THX: Tensor, /) -> Tensor:
-        """Return `[S, H, L, D]`."""
-        bucket = self.bucket
-        rows = states_THX[bucket.start : bucket.end]
-        if bucket.padded_index is not None:
-            shape = (bucket.num_sequences * bucket.max_length, *rows.shape[1:])
-            rows = rows.new_zeros(shape).index_copy(0, bucket.padded_index, rows)
-        return rows.unflatten(0, (bucket.num_sequences, bucket.max_length)).transpose(1, 2)
-
-    def untake(self, states_SHLX: Tensor) -> Tensor:
-        """Return the tokens of `[S, H, L, D]` without the padding, one after another."""
-        rows = states_SHLX.transpose(1, 2).flatten(0, 1)
-        return rows if self.bucket.padded_index is None else rows.index_select(0, self.bucket.padded_index)
-
-    def put(self, states_THX: Tensor, states: Tensor, /) -> None:
-        """Overwrite the bucket's tokens with `[S, H, L, D]`."""
-        states_THX[self.bucket.start : self.bucket.end] = self.untake(states)
-
-    def add(self, states_THX: Tensor, states: Tensor, /) -> None:
-        """Add `[S, H, L, D]` to the bucket's tokens."""
-        states_THX[self.bucket.start : self.bucket.end] += self.untake(states)
-
-
-def _cpu_parts(layout: RowLayout, window: int | None) -> Iterator[Part]:
-    for bucket in layout.buckets:
-        segments = BucketTokens(bucket)
-        yield Part(segments, segments, is_causal=True, window=window)
+def cpu_parts(layout: RowLayout, window: int | None) -> list[Part]:
+    """Return a part for each bucket, and one for each prefix."""
+    parts = [Part(bucket, bucket, is_causal=True, window=window) for bucket in layout.buckets]
     for prefix in layout.prefixes:
-        yield Part(_Span(prefix.end, prefix.suffix_end), _Span(prefix.start, prefix.end), is_causal=False)
+        suffixes = Bucket.of([prefix.suffix_end - prefix.end], prefix.end)
+        parts.append(Part(suffixes, Bucket.of([prefix.end - prefix.start], prefix.start), is_causal=False))
+    return parts
 
 
 def window_mask(length: int, window: int | None, like: Tensor) -> Tensor | None:
@@ -203,33 +162,24 @@ def _window_mask(length: int, window: int, dtype: torch.dtype, device: torch.dev
         return torch.zeros(length, length, dtype=dtype, device=device).masked_fill(~reach, -torch.inf)
 
 
-class _CpuKernel:
-    """PyTorch's FlashAttention for CPUs, `[B, H, Q, D]`; query heads may share key heads."""
+def _cpu_forward(part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    mask = window_mask(query.shape[2], part.window, query)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, part.is_causal and mask is None, attn_mask=mask, scale=scale
+    )
 
-    def forward(
-        self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
-    ) -> tuple[Tensor, Tensor]:
-        mask = window_mask(query.shape[2], part.window, query)
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, part.is_causal and mask is None, attn_mask=mask, scale=scale
-        )
 
-    def backward(
-        self,
-        part: Part,
-        grad_out: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float | None,
-        /,
-    ) -> Sequence[Tensor]:
-        # Always in float32: for short segments the bfloat16 kernel takes two to six times as long.
-        states = (each.float() for each in (grad_out, query, key, value, out))
-        mask = window_mask(query.shape[2], part.window, lse)
-        is_causal = part.is_causal and mask is None
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *states, lse, 0.0, is_causal, attn_mask=mask, scale=scale
-        )
+def _cpu_backward(part: Part, *states: Tensor | float) -> Sequence[Tensor]:
+    *tensors, lse, scale = states
+    assert isinstance(lse, Tensor)
+    # Always in float32: for short segments the bfloat16 kernel takes two to six times as long.
+    exact = [each.float() for each in tensors if isinstance(each, Tensor)]
+    mask = window_mask(exact[1].shape[2], part.window, lse)
+    is_causal = part.is_causal and mask is None
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *exact, lse, 0.0, is_causal, attn_mask=mask, scale=scale
+    )
+
+
+CPU_KERNEL = Kernel(_cpu_forward, _cpu_backward)
+"""PyTorch's FlashAttention for CPUs, `[B, H, Q, D]`; query heads may share key heads."""

@@ -7,14 +7,13 @@ Letters in shapes: T packed tokens, Q queries of a call, H heads, D head size.
 """
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from agentrl.training.attention.parts import Part
+from agentrl.training.attention.merged import Kernel, Part
 from agentrl.training.packing.row_layout import RowLayout
 
 
@@ -46,6 +45,7 @@ class _Segments:
 
 def varlen_parts(layout: RowLayout, window: int | None = None) -> list[Part]:
     """Return two parts: all segments on themselves, and all continuations on their prefixes."""
+    _use_flash_attention_3()
     index = layout.varlen
     assert index is not None, "move the row to the GPU by `RowLayout.to`"
     everything = _Segments(index.boundaries, max(layout.lengths))
@@ -63,66 +63,35 @@ def varlen_parts(layout: RowLayout, window: int | None = None) -> list[Part]:
     return parts
 
 
-class VarlenKernel:
-    """Kernel for `[Q, H, D]` in half precision and the parts of `varlen_parts`."""
+def _forward(part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    out, lse_HQ, *_ = torch.ops.aten._flash_attention_forward(
+        query, key, value, *_sequences(part), 0.0, part.is_causal, False, scale=scale, **_window(part)
+    )
+    return out, lse_HQ.transpose(0, 1)
 
-    def __init__(self) -> None:
-        """Select the best implementation that is installed."""
-        _use_flash_attention_3()
 
-    def forward(
-        self, part: Part, query: Tensor, key: Tensor, value: Tensor, scale: float | None, /
-    ) -> tuple[Tensor, Tensor]:
-        """Return `[Q, H, D]` and the `lse`, `[Q, H]` float32."""
-        queries, keys = _sequences(part)
-        out, lse_HQ, *_ = torch.ops.aten._flash_attention_forward(
-            query,
-            key,
-            value,
-            queries.boundaries,
-            keys.boundaries,
-            queries.max_length,
-            keys.max_length,
-            0.0,
-            part.is_causal,
-            False,
-            scale=scale,
-            **_window(part),
-        )
-        return out, lse_HQ.transpose(0, 1)
+def _backward(
+    part: Part, grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse_QH: Tensor, scale: float
+) -> tuple[Tensor, ...]:
+    return torch.ops.aten._flash_attention_backward(
+        grad_out.contiguous(),
+        query,
+        key,
+        value,
+        out,
+        lse_QH.transpose(0, 1).contiguous(),
+        *_sequences(part),
+        0.0,
+        part.is_causal,
+        torch.zeros(2, dtype=torch.uint64, device=query.device),  # state of the unused dropout
+        torch.empty(0, device=query.device),
+        scale=scale,
+        **_window(part),
+    )
 
-    def backward(
-        self,
-        part: Part,
-        grad_out: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float | None,
-        /,
-    ) -> Sequence[Tensor]:
-        """Return the part's share of the gradients of queries (`[Q, H, D]`), keys and values."""
-        queries, keys = _sequences(part)
-        return torch.ops.aten._flash_attention_backward(
-            grad_out.contiguous(),
-            query,
-            key,
-            value,
-            out,
-            lse.transpose(0, 1).contiguous(),
-            queries.boundaries,
-            keys.boundaries,
-            queries.max_length,
-            keys.max_length,
-            0.0,
-            part.is_causal,
-            torch.zeros(2, dtype=torch.uint64, device=query.device),  # state of the unused dropout
-            torch.empty(0, device=query.device),
-            scale=scale,
-            **_window(part),
-        )
+
+VARLEN_KERNEL = Kernel(_forward, _backward)
+"""Kernel for `[Q, H, D]` in half precision and the parts of `varlen_parts`."""
 
 
 @cache
@@ -139,7 +108,9 @@ def _window(part: Part) -> dict[str, int]:
     return {} if part.window is None else {"window_size_left": part.window - 1, "window_size_right": 0}
 
 
-def _sequences(part: Part) -> tuple[_Segments, _Segments]:
-    assert isinstance(part.queries, _Segments)
-    assert isinstance(part.keys, _Segments)
-    return part.queries, part.keys
+def _sequences(part: Part) -> tuple[Tensor, Tensor, int, int]:
+    """Return boundaries and longest lengths of queries and keys."""
+    queries, keys = part.queries, part.keys
+    assert isinstance(queries, _Segments)
+    assert isinstance(keys, _Segments)
+    return queries.boundaries, keys.boundaries, queries.max_length, keys.max_length

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from agentrl.config.schema.run import ModelSection
 
 _ATTENTION = "agentrl_packed"
-_CLASSIFIER_KEY = "reward.model.path"
+CLASSIFIER_KEY = "reward.model.path"
+"""Config key of the only model that is a sequence classifier."""
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -60,11 +61,8 @@ def load_model(
 ) -> PreTrainedModel:
     """Build the model of `model.path` on the CPU, with float32 weights and packed attention.
 
-    Args:
-        model: config section; its `dtype`, the type of the computation, is left to `Parallel.shard`.
-        initial_weights: `random` needs only a `config.json`, and draws from torch's global generator.
-        needs_head: True if the files must hold more than the backbone.
-        key: config key that names the folder.
+    `random` weights need only a `config.json`, and are drawn from torch's global generator. With `needs_head` the files must
+    hold more than the backbone. `key` is the config key that names the folder.
 
     Raises:
         ConfigError: the model does not exist, is no causal LM, lacks weights, or has layers that packing would break.
@@ -83,33 +81,26 @@ def load_model(
     return built.eval()
 
 
-def outline_model(model: "ModelSection", *, key: str = "model.path") -> PreTrainedModel:
-    """Build the model of `load_model` without memory for its weights (device `meta`).
+def outline_model(path: str, *, key: str = "model.path") -> PreTrainedModel:
+    """Build the model of `load_model`, or of `load_classifier` for its key, without memory for its weights (device `meta`).
 
     Raises:
-        ConfigError: it does not exist, is no causal LM, or has layers that packing would break.
+        ConfigError: it does not exist, is of another kind, or has layers that packing would break.
     """
-    with refuse_unloadable("a causal LM", model.path, key=key, attention=_ATTENTION):
-        built = _outlined(AutoModelForCausalLM, model.path)
+    AttentionInterface.register(_ATTENTION, packed_attention)
+    kind: Any = AutoModelForSequenceClassification if key == CLASSIFIER_KEY else AutoModelForCausalLM
+    what = "a sequence classifier" if key == CLASSIFIER_KEY else "a causal LM"
+    with refuse_unloadable(what, path, key=key, attention=_ATTENTION), torch.device("meta"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        built = kind.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
     with contextlib.suppress(OSError):  # optional
-        built.generation_config = GenerationConfig.from_pretrained(model.path)
-    _require_attention_only(built, f"`{key}`: {model.path}")
+        built.generation_config = GenerationConfig.from_pretrained(path)
+    _require_attention_only(built, f"`{key}`: {path}")
     return built.eval()
 
 
-def _outlined(kind: Any, path: str) -> Any:
-    AttentionInterface.register(_ATTENTION, packed_attention)
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    with torch.device("meta"):
-        return kind.from_config(config, dtype=torch.float32, attn_implementation=_ATTENTION)
-
-
 def _require_attention_only(built: PreTrainedModel, where: str) -> None:
-    """Refuse layers with a state along the row, which would leak between packed sequences, and unsupported attention.
-
-    Raises:
-        ConfigError: the model has some.
-    """
+    """Refuse layers with a state along the row, which would leak between packed sequences, and unsupported attention."""
     kinds = set(getattr(built.config.get_text_config(), "layer_types", None) or ()) - _ATTENTION_LAYERS
     if kinds or getattr(built, "_is_stateful", False):
         names = ", ".join(f"`{kind}`" for kind in sorted(kinds)) or "a recurrent state"
@@ -127,9 +118,7 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
 def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
     """Build the sequence classifier of a folder as `load_model` builds the policy.
 
-    Args:
-        path: folder, or name on the hub. For a causal LM a new classifier is drawn from torch's global generator.
-        num_labels: outputs of a new classifier; None: those of the folder.
+    With `num_labels`, a causal LM gets a new classifier of as many outputs, drawn from torch's global generator.
 
     Raises:
         ConfigError: the model does not exist, its architecture has no classifier, weights are missing (unless the classifier is
@@ -137,7 +126,7 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
     labels = {} if num_labels is None else {"num_labels": num_labels}
-    with refuse_unloadable("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
+    with refuse_unloadable("a sequence classifier", path, key=CLASSIFIER_KEY, attention=_ATTENTION):
         built, loading_info = AutoModelForSequenceClassification.from_pretrained(
             path,
             dtype=torch.float32,
@@ -147,21 +136,9 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
             **labels,
         )
     # Even with a new head the backbone must be complete.
-    where = f"`{_CLASSIFIER_KEY}`: {path}"
+    where = f"`{CLASSIFIER_KEY}`: {path}"
     require_weights(built, loading_info, where, needs_head=num_labels is None)
     _require_attention_only(built, where)
-    return built.eval()
-
-
-def outline_classifier(path: str) -> PreTrainedModel:
-    """Build the model of `load_classifier` without memory for its weights.
-
-    Raises:
-        ConfigError: it does not exist, its architecture has no classifier, or packing would break its layers.
-    """
-    with refuse_unloadable("a sequence classifier", path, key=_CLASSIFIER_KEY, attention=_ATTENTION):
-        built = _outlined(AutoModelForSequenceClassification, path)
-    _require_attention_only(built, f"`{_CLASSIFIER_KEY}`: {path}")
     return built.eval()
 
 
@@ -200,21 +177,18 @@ def shape_of(model: nn.Module) -> ModelShape:
 
 def _used_weights(layer: nn.Module, config: Any) -> int:
     """Return the number of a block's weights that a token uses: of its experts only those that the router chooses."""
-    used = 0
-    for name, weight in layer.named_parameters():
-        is_of_experts = ".experts." in f".{name}"  # stacked along the first dimension
-        used += weight.numel() // weight.shape[0] * config.num_experts_per_tok if is_of_experts else weight.numel()
-    return used
+    return sum(
+        # Experts are stacked along the first dimension.
+        weight.numel() // weight.shape[0] * config.num_experts_per_tok if ".experts." in f".{name}" else weight.numel()
+        for name, weight in layer.named_parameters()
+    )
 
 
 def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "ModelSection", path: str) -> None:
     """Write `weights` as a Hugging Face folder that `AutoModelForCausalLM` and `AutoTokenizer` load.
 
-    Args:
-        model: source of the configuration; its weights may be sharded and are not read.
-        weights: full tensors by name; either name of tied ones is enough.
-        source: source of the declared type, the tokenizer files and the chat template.
-        path: folder to write, created if absent.
+    Of `model` only the configuration is read. `weights` are full tensors; either name of tied ones is enough. `source` gives
+    the declared type, the tokenizer files and the chat template.
     """
     assert isinstance(model, PreTrainedModel)
     folder = Path(path)

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from agentrl.training.packing.families import SequenceCost
-from agentrl.training.packing.packing import PackedTokens
+from agentrl.training.packing.packed_tokens import PackedTokens
 
 _SIDE_ON_CPU = 512
 _SIDE_ON_GPU = 8192
@@ -19,9 +19,7 @@ _NUM_PRODUCTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes of a model that determine its amount of computation. Example: `ModelShape(layer_weights=10**9, head_weights=10**8,
-    num_layers=24, heads_width=2048)`.
-    """
+    """Sizes of a model that determine its amount of computation."""
 
     layer_weights: int
     """Weights of all decoder layers together; of experts, those that a token uses."""
@@ -41,13 +39,11 @@ class ModelShape:
     def flops(self, tokens: PackedTokens) -> float:
         """Return the operations of a forward and a backward pass over a packed row."""
         layout = tokens.layout
-        weights = self.layer_weights * sum(layout.lengths) + self.head_weights * len(tokens.scored_N)
+        weights = self.layer_weights * sum(layout.lengths) + self.head_weights * tokens.num_scored
         # Pairs of a query and a key: half a square within each segment, a rectangle for continuations and their prefix.
         pairs = sum(length**2 for length in layout.lengths) / 2
         pairs += sum((prefix.suffix_end - prefix.end) * (prefix.end - prefix.start) for prefix in layout.prefixes)
-        per_weight = (
-            4.0 if self.is_frozen else 6.0
-        )  # products for output, gradient of the input, gradient of the weight
+        per_weight = 4.0 if self.is_frozen else 6.0  # products for output and gradients of the input and the weight
         return per_weight * weights + 12.0 * pairs * self.num_layers * self.heads_width
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from agentrl.config.schema.run import ModelSection
 from agentrl.models.attention_support import TESTED
 from agentrl.models.loading import refuse_incomplete, require_weights
 from agentrl.training.architecture_trial import require_packable
-from agentrl.training.model.decoder import decoder_layers, outline_classifier, outline_model
+from agentrl.training.model.decoder import decoder_layers, outline_model
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
 from agentrl.training.model.scalar_model import classifier_model
@@ -43,9 +42,7 @@ def try_model(
     """
     where = f"`{key}`: {path}"
     with _silence():
-        outline = (
-            outline_classifier(path) if key == "reward.model.path" else outline_model(ModelSection(path=path), key=key)
-        )
+        outline = outline_model(path, key=key)
         if outline.config.model_type not in TESTED:
             require_packable(outline.config, where)
         if router_loss:

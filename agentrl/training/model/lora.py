@@ -116,20 +116,14 @@ class Adapters:
         for name, whole in whole_model(gathered, self.base):
             weight = weights.get(name)
             if weight is not None:
-                weights = {
-                    other: tensor for other, tensor in weights.items() if tensor is not weight
-                }  # tied ones come once
+                weights = {other: each for other, each in weights.items() if each is not weight}  # tied ones come once
                 yield name, whole.to(dtype) if whole.is_floating_point() else whole
 
     def export(self, path: str, *, writes: bool) -> None:
         """Write them as a folder that PEFT loads; all ranks gather, and only those with `writes` write."""
-        tensors = {
-            f"base_model.model.{name.removesuffix(end)}{end}.weight": whole.contiguous()
-            for name, whole in [(name, _whole(factor)) for name, factor in self.factors()]
-            for end in (FACTOR_A, FACTOR_B)
-            if name.endswith(end) and writes
-        }
+        gathered = {name: _whole(factor) for name, factor in self.factors()}
         if writes:
+            tensors = {f"base_model.model.{name}.weight": whole.contiguous() for name, whole in gathered.items()}
             folder = Path(path)
             folder.mkdir(parents=True, exist_ok=True)
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})

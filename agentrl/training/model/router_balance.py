@@ -3,7 +3,7 @@
 The loss is the number of experts times the sum over experts of (share of tokens routed there) x (mean routing probability),
 over all layers together (Switch Transformer, arXiv:2101.03961, equations 4 to 6). Even routing to k experts gives k.
 
-Letters in shapes: L packed tokens of this rank, E experts.
+Letters in shapes: T packed tokens of this rank, E experts.
 """
 
 import inspect
@@ -14,22 +14,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from agentrl.errors import ConfigError
-from agentrl.training.packing.sequence_parallel import RowPart
+from agentrl.training.packing.packed_tokens import PackedTokens
 
 _FUNCTION = "load_balancing_loss_func"
 _PARAMETERS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 
 
 def require_router_loss(model: nn.Module, where: str) -> None:
-    """Refuse a model whose architecture has no auxiliary loss in transformers.
-
-    Args:
-        model: a causal LM of transformers.
-        where: config key and folder.
-
-    Raises:
-        ConfigError: the model has no experts, or balances them by other means.
-    """
+    """Raise ConfigError for a causal LM whose architecture has no auxiliary loss in transformers; `where` names its folder."""
     function, kind = _loss_function(model), getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     has_loss = function is not None and list(inspect.signature(function).parameters) == _PARAMETERS
     if not (has_loss and hasattr(model, "num_experts") and hasattr(model, "num_experts_per_tok")):
@@ -39,26 +31,21 @@ def require_router_loss(model: nn.Module, where: str) -> None:
         )
 
 
-def router_loss_sum(model: Any, router_logits: tuple[Tensor, ...], local: RowPart) -> Tensor:
+def router_loss_sum(model: Any, router_logits: tuple[Tensor, ...], tokens: PackedTokens) -> Tensor:
     """Return the auxiliary loss of a row times its number of tokens, `[]`, so that those of rows can be added.
 
     A token of a shared prefix counts once for each sequence that continues it. If several ranks share a row, the loss is taken
-    over each rank's tokens and summed.
-
-    Args:
-        model: model accepted by `require_router_loss`.
-        router_logits: `[L, E]` of each layer with experts.
-        local: this rank's part of the row.
+    over each rank's tokens and summed. `router_logits` are `[T, E]` of each layer with experts.
     """
     function = _loss_function(model)
     assert function is not None
-    num_tokens = local.uses_L.sum()
+    num_tokens = tokens.uses_T.sum()
     # In an empty row any finite loss will do: it is multiplied by 0.
-    weights_1L = (local.uses_L + (num_tokens == 0)).unsqueeze(0)
+    weights_1T = (tokens.uses_T + (num_tokens == 0)).unsqueeze(0)
     loss = function(
-        tuple(logits.float() for logits in router_logits), model.num_experts, model.num_experts_per_tok, weights_1L
+        tuple(logits.float() for logits in router_logits), model.num_experts, model.num_experts_per_tok, weights_1T
     )
-    return local.sum_over_ranks(loss * num_tokens)
+    return tokens.sum_over_ranks(loss * num_tokens)
 
 
 def _loss_function(model: nn.Module) -> Callable[..., Tensor] | None:

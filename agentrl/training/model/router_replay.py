@@ -4,7 +4,7 @@ Engine and actor round differently, so a token may reach other experts in traini
 different log-probability. With replay, routers choose the recorded experts, with logits, gradients and weights of the current
 forward pass. All routers of transformers choose by one `topk` over the experts, so this replaces `topk`.
 
-Letters in shapes: L packed tokens of this rank, E experts, K experts of a token, B bytes.
+Letters in shapes: T packed tokens of this rank, E experts, K experts of a token, B bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from agentrl.errors import ConfigError
-from agentrl.training.packing.packing import PackedTokens
+from agentrl.training.packing.packed_tokens import PackedTokens
 
 _REPLAY = "agentrl_routing_replay"
 _FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
@@ -32,16 +32,13 @@ class _Replay:
     num_chosen: int
     """Number of experts per token, K."""
     experts: Tensor | None = None
-    """`[L, layers, K]`, int64; None: routers choose freely."""
+    """`[T, layers, K]`, int64; None: routers choose freely."""
 
 
 def replay_routing(model: Any, layers: Sequence[nn.Module], where: str) -> None:
     """Make the routers of a model, which is not sharded yet, choose the experts that are recorded in a row.
 
-    Args:
-        model: a causal LM of transformers, maybe on the device `meta`.
-        layers: all of its blocks, in order (`decoder_layers`).
-        where: config key and folder.
+    `layers` are all of its blocks, in order (`decoder_layers`); `where` is config key and folder.
 
     Raises:
         ConfigError: the model has no experts, or its routers do not choose by one `topk` over all of them.
@@ -73,24 +70,22 @@ def begin_row(model: nn.Module, tokens: PackedTokens) -> None:
     replay: _Replay | None = getattr(model, _REPLAY, None)
     if replay is None:
         return
-    experts_LB = tokens.local.experts_LB
-    if experts_LB is None:
+    experts_TB = tokens.experts_TB
+    if experts_TB is None:
         if tokens.num_tokens:
             raise ValueError(
                 "actor: the engine did not return the experts of a trajectory; leave `rollout.replay_routing` out"
             )
         replay.experts = None
         return
-    size = experts_LB.shape[1] / (replay.num_layers * replay.num_chosen)
+    size = experts_TB.shape[1] / (replay.num_layers * replay.num_chosen)
     if size not in (1, 2):
         raise ValueError(
-            f"actor: {experts_LB.shape[1]} bytes of experts per token, and the model has {replay.num_layers} layers with "
+            f"actor: {experts_TB.shape[1]} bytes of experts per token, and the model has {replay.num_layers} layers with "
             f"{replay.num_chosen} experts of a token; serve the same model, or leave `rollout.replay_routing` out"
         )
-    values = experts_LB if size == 1 else experts_LB.view(torch.int16)
-    replay.experts = (
-        values.to(tokens.local.token_ids_L.device).long().unflatten(1, (replay.num_layers, replay.num_chosen))
-    )
+    values = experts_TB if size == 1 else experts_TB.view(torch.int16)
+    replay.experts = values.to(tokens.token_ids_T.device).long().unflatten(1, (replay.num_layers, replay.num_chosen))
 
 
 def _problem(routers: Sequence[Any], config: Any) -> str:
@@ -100,8 +95,8 @@ def _problem(routers: Sequence[Any], config: Any) -> str:
     router = routers[0]
     try:
         device = next(router.parameters()).device
-        chosen_LK = torch.arange(config.num_experts_per_tok, device=device).expand(2, -1)
-        mode = _Chosen(chosen_LK, router.num_experts)
+        chosen_TK = torch.arange(config.num_experts_per_tok, device=device).expand(2, -1)
+        mode = _Chosen(chosen_TK, router.num_experts)
         with torch.no_grad(), mode:
             router(torch.zeros(2, config.hidden_size, device=device))
     except _FAILURES as error:
@@ -121,9 +116,9 @@ def _route(
 class _Chosen(TorchFunctionMode):
     """Mode in which `topk` over all experts returns the given ones."""
 
-    def __init__(self, experts_LK: Tensor, num_experts: int) -> None:
+    def __init__(self, experts_TK: Tensor, num_experts: int) -> None:
         super().__init__()
-        self._experts_LK = experts_LK
+        self._experts_TK = experts_TK
         self._num_experts = num_experts
         self.num_choices = 0
 
@@ -131,7 +126,7 @@ class _Chosen(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.topk, Tensor.topk):
             scores, num_chosen = args[0], args[1] if len(args) > 1 else kwargs["k"]
-            if scores.ndim == 2 and (scores.shape[1], num_chosen) == (self._num_experts, self._experts_LK.shape[1]):
+            if scores.ndim == 2 and (scores.shape[1], num_chosen) == (self._num_experts, self._experts_TK.shape[1]):
                 self.num_choices += 1
-                return torch.return_types.topk((scores.gather(1, self._experts_LK), self._experts_LK))
+                return torch.return_types.topk((scores.gather(1, self._experts_TK), self._experts_TK))
         return func(*args, **kwargs)

@@ -1,7 +1,4 @@
-"""A decoder with a head of one output: a critic, or a reward model.
-
-Letters in shapes: N scored tokens of a packed row, M those of them that this rank computes.
-"""
+"""A decoder with a head of one output: a critic, or a reward model."""
 
 from typing import cast
 
@@ -10,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.training.packing.packing import PackedTokens
+from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.scoring.token_logprobs import scored_states
 
@@ -19,17 +16,15 @@ class ScalarModel(nn.Module):
     """A backbone of transformers with a linear head of one output."""
 
     def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
-        """Take both parts."""
         super().__init__()
         self.backbone = backbone
         self.head = head
 
     def forward(self, tokens: PackedTokens) -> Tensor:
-        """Return `[N]`, float32: the head's output at each scored token, before its successor."""
-        local = tokens.local
-        values_M = self.head(scored_states(self.backbone, local)).squeeze(-1).float()
+        """Return the head's output at each scored token of the row, before its successor, float32."""
+        values = self.head(scored_states(self.backbone, tokens)).squeeze(-1).float()
         # FSDP hooks its backward pass to the output, and warns of views.
-        return local.gather(values_M).clone()
+        return tokens.gather(values).clone()
 
 
 def value_model(causal_lm: PreTrainedModel) -> ScalarModel:

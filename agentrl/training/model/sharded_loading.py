@@ -26,12 +26,10 @@ class ModelFiles:
         self._names = {module: name for name, module in model.named_modules()}
         self.file_names = FileNames(model)
         self._in_files = self._found_in_files(model)
-        self._can_be_read = self._has_all(model)
-
-    @property
-    def can_be_read(self) -> bool:
+        saved = list(self._saved_tensors(model))
+        available = {id(tensor) for name, tensor in saved if name in self._in_files}
+        self.can_be_read = all(id(tensor) in available for _, tensor in saved)
         """True if every weight of the model is in the folder, as one tensor or as parts to stack."""
-        return self._can_be_read
 
     @torch.no_grad()
     def read_into(self, model: nn.Module) -> None:
@@ -74,11 +72,6 @@ class ModelFiles:
         shapes = [[self._folder.shape(part) for part in parts] for parts in experts]
         return {(len(experts), sum(rows for rows, *_ in each), *each[0][1:]) for each in shapes}
 
-    def _has_all(self, model: PreTrainedModel) -> bool:
-        saved = list(self._saved_tensors(model))
-        available = {id(tensor) for name, tensor in saved if name in self._in_files}
-        return all(id(tensor) in available for _, tensor in saved)
-
     def _saved_tensors(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield parameters and saved buffers under the names of the files; tied ones under each of their names."""
         for module in model.modules():
@@ -93,11 +86,7 @@ class ModelFiles:
 
 
 def compute_buffers(model: PreTrainedModel) -> bool:
-    """Compute the tensors of an outlined model that no file holds, such as rotary frequencies, on the CPU.
-
-    Returns:
-        True if transformers could compute all of them.
-    """
+    """Compute an outlined model's tensors that no file holds, such as rotary frequencies, on the CPU; False: impossible."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # transformers then leaves it alone
     computed = []

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from agentrl.errors import ConfigError
 from agentrl.models.weight_files import ModelFolder
 from agentrl.training.model.decoder import (
+    CLASSIFIER_KEY,
     compile_layers,
     decoder_layers,
     load_classifier,
     load_model,
-    outline_classifier,
     outline_model,
     recompute_activations,
 )
@@ -37,33 +37,23 @@ class OpenedModel:
 
 
 def open_model(source: "ModelSection", *, needs_head: bool = True, key: str = "model.path") -> OpenedModel:
-    """Return the outline of a model, or the loaded model if its files cannot be read in parts.
-
-    Args:
-        source: config section of the model.
-        needs_head: True if the files must hold more than the backbone.
-        key: config key that names the model.
+    """Return the outline of a model, or the loaded model (`load_model`) if its files cannot be read in parts.
 
     Raises:
         ConfigError: the model does not exist, is no causal LM, lacks weights, or has layers that packing would break.
     """
-    load = partial(load_model, source, needs_head=needs_head, key=key)
-    return _open(source.path, outline=partial(outline_model, source, key=key), load=load)
+    return _open(source.path, key, partial(load_model, source, needs_head=needs_head, key=key))
 
 
 def open_classifier(path: str) -> OpenedModel:
-    """Return the outline of a sequence classifier, or the loaded one if its files cannot be read in parts.
-
-    Raises:
-        ConfigError: it does not exist, is no sequence classifier, or has layers that packing would break.
-    """
-    return _open(path, outline=partial(outline_classifier, path), load=partial(load_classifier, path))
+    """Return a sequence classifier as `open_model` returns a causal LM."""
+    return _open(path, CLASSIFIER_KEY, partial(load_classifier, path))
 
 
-def _open(path: str, *, outline: Callable[[], PreTrainedModel], load: Callable[[], PreTrainedModel]) -> OpenedModel:
+def _open(path: str, key: str, load: Callable[[], PreTrainedModel]) -> OpenedModel:
     folder = ModelFolder(path)
     if folder:
-        outlined = outline()
+        outlined = outline_model(path, key=key)
         files = ModelFiles(outlined, folder)
         if files.can_be_read and compute_buffers(outlined):
             return OpenedModel(model=outlined, files=files)
@@ -78,14 +68,7 @@ def shard_model(
     *,
     dtype: torch.dtype,
 ) -> None:
-    """Shard a model over the ranks, in place; each rank reads its part of the weights.
-
-    Args:
-        model: an opened model, or one built on it.
-        files: files of the opened model.
-        parallel: the ranks.
-        actor: settings for memory and computation.
-        dtype: type of the computation.
+    """Shard an opened model, or one built on it, in place; each rank reads its part of the weights.
 
     Raises:
         ConfigError: `actor.liger` is set without a CUDA device.

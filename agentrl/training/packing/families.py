@@ -16,10 +16,7 @@ _MIN_SHARED_CONTEXT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Sequences that follow their shared prefix in a row.
-
-    Example: sequences 3 and 1 with a prompt of 20 tokens in common: `Family(members=(3, 1), num_shared=20)`.
-    """
+    """Sequences that follow their shared prefix in a row."""
 
     members: tuple[int, ...]
     """Indices of the sequences, longest first."""
@@ -106,8 +103,7 @@ def _divided(members: list[int], ids: Sequence[list[int]], max_tokens: int) -> l
             part, num_tokens = [], shared
         part.append(member)
         num_tokens += rest
-    families.append(Family(members=tuple(part), num_shared=shared if len(part) > 1 else 0))
-    return families
+    return [*families, Family(members=tuple(part), num_shared=shared if len(part) > 1 else 0)]
 
 
 def _common_length(sequences: Sequence[list[int]]) -> int:
@@ -123,7 +119,7 @@ def _common_length(sequences: Sequence[list[int]]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Settings of packing. Example: `Packing(max_tokens=16384)`."""
+    """Settings of packing."""
 
     max_tokens: int
     """Limit of computed tokens per row; a longer single sequence has a row of its own."""
@@ -136,16 +132,10 @@ class Packing:
 def balanced_bins(
     families: Sequence[Family], sequences: Sequence[TokenSequence], packing: Packing, *, min_bins: int = 0
 ) -> list[list[Family]]:
-    """Distribute families over as few rows as first-fit decreasing finds, with balanced costs.
+    """Distribute families over as few rows as first-fit decreasing finds, but at least `min_bins`, with balanced costs.
 
-    Args:
-        families: families, each kept whole; one larger than `max_tokens` has a row of its own.
-        sequences: sequences that the families' members index.
-        packing: limit and cost.
-        min_bins: least number of rows, if there are as many families.
-
-    Returns:
-        The rows, costliest first, so that the costly rows of all ranks run at the same time.
+    A family is kept whole; one larger than `max_tokens` has a row of its own. The costliest rows come first, so that those of
+    all ranks run at the same time.
     """
     lengths = [len(sequence.token_ids) for sequence in sequences]
     sizes = [family.num_tokens(lengths) for family in families]

@@ -3,7 +3,7 @@
 A row is a chain of segments, `[segment 0 | segment 1 | ...]`. A token attends to the earlier tokens of its own segment,
 and to all of the shared prefix that its segment continues, if any: `[prefix | suffix 0 | suffix 1 | ...]`.
 
-Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, F shared prefixes.
+Letters in shapes: T packed tokens, S segments of a bucket, L their longest length, H heads, X any size, F shared prefixes.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _MAX_PADDING_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Consecutive segments that attend in one call.
+    """Consecutive segments that attend in one call, right-padded with zeros to equal length.
 
     Example: lengths 4 and 3 behind a first segment of 9 tokens: `start=9, end=16, num_sequences=2, max_length=4,
     padded_index=[0, 1, 2, 3, 4, 5, 6]` (row 7 of the padded `[2 * 4]` rows stays empty).
@@ -35,9 +35,44 @@ class Bucket:
     padded_index: Tensor | None
     """Place of each token among the `[S * L]` padded rows; None if all lengths are equal."""
 
+    @classmethod
+    def of(cls, lengths: Sequence[int], start: int) -> "Bucket":
+        """Return the bucket of segments of these lengths that begin at token `start`."""
+        longest, padded_index = max(lengths), None
+        if min(lengths) < longest:
+            padded_index = torch.cat([torch.arange(n) + row * longest for row, n in enumerate(lengths)])
+        return cls(
+            start=start,
+            end=start + sum(lengths),
+            num_sequences=len(lengths),
+            max_length=longest,
+            padded_index=padded_index,
+        )
+
     def to(self, device: torch.device) -> "Bucket":
         """Return a copy whose index is on `device`."""
         return self if self.padded_index is None else replace(self, padded_index=self.padded_index.to(device))
+
+    def take(self, states_THX: Tensor, /) -> Tensor:
+        """Return the bucket's tokens as `[S, H, L, X]`."""
+        rows = states_THX[self.start : self.end]
+        if self.padded_index is not None:
+            shape = (self.num_sequences * self.max_length, *rows.shape[1:])
+            rows = rows.new_zeros(shape).index_copy(0, self.padded_index, rows)
+        return rows.unflatten(0, (self.num_sequences, self.max_length)).transpose(1, 2)
+
+    def untake(self, states_SHLX: Tensor) -> Tensor:
+        """Return the tokens of `[S, H, L, X]` without the padding, one after another."""
+        rows = states_SHLX.transpose(1, 2).flatten(0, 1)
+        return rows if self.padded_index is None else rows.index_select(0, self.padded_index)
+
+    def put(self, states_THX: Tensor, states_SHLX: Tensor, /) -> None:
+        """Overwrite the bucket's tokens."""
+        states_THX[self.start : self.end] = self.untake(states_SHLX)
+
+    def add(self, states_THX: Tensor, states_SHLX: Tensor, /) -> None:
+        """Add to the bucket's tokens."""
+        states_THX[self.start : self.end] += self.untake(states_SHLX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +91,18 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarlenIndex:
-    """Boundaries of a row for the variable-length kernels of GPUs, int32 on the device."""
+    """Boundaries of a row for the variable-length kernels of GPUs: 0, and the end of each sequence, int32 on the device."""
 
     boundaries: Tensor
-    """`[segments + 1]`: 0, and the end of each segment."""
+    """`[segments + 1]`."""
     suffix_index: Tensor
     """Tokens that continue a prefix, in order."""
     suffix_boundaries: Tensor
-    """`[F + 1]`: boundaries in `suffix_index`, by prefix."""
+    """`[F + 1]`, in `suffix_index`."""
     prefix_index: Tensor
     """Tokens of all prefixes, in order."""
     prefix_boundaries: Tensor
-    """`[F + 1]`: boundaries in `prefix_index`."""
+    """`[F + 1]`, in `prefix_index`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # never changed, but not frozen: see the docstring
@@ -176,20 +211,6 @@ def bucket_sequences(lengths: Sequence[int]) -> tuple[Bucket, ...]:
                 break
             num_tokens += lengths[last]
             last += 1
-        buckets.append(_bucket(lengths[first:last], start))
+        buckets.append(Bucket.of(lengths[first:last], start))
         first, start = last, start + num_tokens
     return tuple(buckets)
-
-
-def _bucket(lengths: Sequence[int], start: int) -> Bucket:
-    longest = max(lengths)
-    padded_index = None
-    if min(lengths) < longest:
-        padded_index = torch.cat([torch.arange(n) + row * longest for row, n in enumerate(lengths)])
-    return Bucket(
-        start=start,
-        end=start + sum(lengths),
-        num_sequences=len(lengths),
-        max_length=longest,
-        padded_index=padded_index,
-    )

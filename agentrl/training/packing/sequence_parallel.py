@@ -11,7 +11,7 @@ N scored tokens of the row, M of them on one rank.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.training.packing.row_layout import RowLayout, row_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,98 +52,13 @@ class SequenceGroup:
         return states_1HLD if times == 1 else states_1HLD.repeat_interleave(times, dim=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPart:
-    """One rank's part of a packed row; all of it if no other rank shares the row.
-
-    Example, second of two ranks, row of 7 tokens (and a filler) with tokens 2 and 5 scored: `token_ids_L` has tokens 4 to 7,
-    `scored_M=[1]` (token 5), `places_M=[1]` (the second scored one), `num_scored=2`.
-    """
-
-    token_ids_L: Tensor
-    position_ids_L: Tensor
-    uses_L: Tensor
-    """Number of sequences that contain each token, float32; 0 for fillers."""
-    layout: RowLayout
-    """Layout of the whole row, for attention."""
-    scored_M: Tensor
-    """Indices into L of the scored tokens."""
-    targets_M: Tensor
-    places_M: Tensor
-    """Their indices among the N scored tokens of the row."""
-    num_scored: int
-    """Number of scored tokens of the row, N."""
-    sequence: SequenceGroup | None
-    """Ranks that share the row; None: no other rank."""
-    experts_LB: Tensor | None = None
-    """Bytes of each token's experts in the rollout, layer by layer, on the host; None if unknown."""
-
-    def gather(self, values_M: Tensor) -> Tensor:
-        """Return the values of the whole row, `[N]`, on every rank of the group; gradients flow only to this rank's."""
-        if self.sequence is None:
-            return values_M
-        return _Gather.apply(values_M, self.places_M, self.num_scored, self.sequence.process_group)  # type: ignore[no-any-return]
-
-    def sum_over_ranks(self, value: Tensor) -> Tensor:
-        """Return the sum of a scalar over the ranks of the group; gradients flow only to this rank's."""
-        if self.sequence is None:
-            return value
-        place = torch.tensor([self.sequence.rank], device=value.device)
-        return _Gather.apply(value[None], place, self.sequence.size, self.sequence.process_group).sum()
-
-    def to(self, device: torch.device) -> "RowPart":
-        """Return a copy on `device`; the experts, gigabytes in an update, stay on the host."""
-        return replace(
-            self,
-            token_ids_L=self.token_ids_L.to(device),
-            position_ids_L=self.position_ids_L.to(device),
-            uses_L=self.uses_L.to(device),
-            layout=self.layout.to(device),
-            scored_M=self.scored_M.to(device),
-            targets_M=self.targets_M.to(device),
-            places_M=self.places_M.to(device),
-        )
-
-    def shared_by(self, sequence: SequenceGroup) -> "RowPart":
-        """Return this rank's part of this row, which must be whole.
-
-        Parts are equal: the last one is padded with filler tokens, fewer than ranks, in a segment of their own.
-        """
-        filler = -len(self.token_ids_L) % sequence.size
-        nothing = torch.zeros(filler, dtype=torch.long)
-        token_ids_T, position_ids_T, uses_T = (
-            torch.cat([values_T, nothing.to(values_T.dtype)]).chunk(sequence.size)
-            for values_T in (self.token_ids_L, self.position_ids_L, self.uses_L)
-        )
-        num_local = len(token_ids_T[sequence.rank])
-        experts_LB = None
-        if self.experts_LB is not None:
-            filled_TB = nn.functional.pad(self.experts_LB, (0, 0, 0, filler))
-            experts_LB = filled_TB.chunk(sequence.size)[sequence.rank]
-        places_M = (self.scored_M // num_local == sequence.rank).nonzero().squeeze(1)
-        layout = row_layout([*self.layout.lengths, filler], self.layout.prefixes) if filler else self.layout
-        return RowPart(
-            token_ids_L=token_ids_T[sequence.rank],
-            position_ids_L=position_ids_T[sequence.rank],
-            uses_L=uses_T[sequence.rank],
-            layout=layout,
-            scored_M=self.scored_M[places_M] % num_local,
-            targets_M=self.targets_M[places_M],
-            places_M=places_M,
-            num_scored=self.num_scored,
-            sequence=sequence,
-            experts_LB=experts_LB,
-        )
+def gathered(values_M: Tensor, places_M: Tensor, count: int, sequence: SequenceGroup) -> Tensor:
+    """Return `[count]` on every rank, each value from the rank that has its place; gradients flow only to that rank."""
+    return _Gather.apply(values_M, places_M, count, sequence.process_group)  # type: ignore[no-any-return]
 
 
 def join_sequence_group(rank: int, world_size: int, size: int, **options: Any) -> SequenceGroup | None:
-    """Divide all ranks into sequence groups of neighbours, and return that of `rank`; None if `size` is 1.
-
-    Args:
-        rank: rank of this process; every rank must call this.
-        world_size: number of ranks.
-        size: ranks per group.
-        options: options of the new process groups.
+    """Divide all ranks into groups of `size` neighbours, and return that of `rank`, with `options`; None if `size` is 1.
 
     Raises:
         ConfigError: `size` does not divide `world_size`.
@@ -162,11 +76,7 @@ def join_sequence_group(rank: int, world_size: int, size: int, **options: Any) -
 
 
 def require_divisible_heads(model: nn.Module, size: int) -> None:
-    """Refuse a model whose attention heads cannot be divided evenly over `size` ranks.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Raise ConfigError for a model whose attention heads cannot be divided evenly over `size` ranks."""
     for part in model.modules():
         if not isinstance(part, PreTrainedModel):
             continue
@@ -193,12 +103,10 @@ class _Exchange(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, values_M: Tensor, places_M: Tensor, num_scored: int, process_group: dist.ProcessGroup
-    ) -> Tensor:
+    def forward(ctx: Any, values_M: Tensor, places_M: Tensor, count: int, process_group: dist.ProcessGroup) -> Tensor:
         ctx.save_for_backward(places_M)
         # Each value comes from one rank, and the others add zero.
-        values_N = values_M.new_zeros(num_scored)
+        values_N = values_M.new_zeros(count)
         values_N[places_M] = values_M
         dist.all_reduce(values_N, group=process_group)
         return values_N

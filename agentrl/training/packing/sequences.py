@@ -1,10 +1,11 @@
 """Inputs of training: sequences of tokens, and results of other components about them."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agentrl.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,25 +23,6 @@ class TokenInputs:
     """Values of the critic before the update, at each token before it is sampled."""
 
 
-class TokenSequence(Protocol):
-    """Anything with ids and a mask of the same length: a `Trajectory` or a `TokenisedExample`."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Prompt, observations and sampled tokens, in order."""
-        ...
-
-    @property
-    def response_mask(self) -> list[int]:
-        """1 for each token that the policy sampled or is to learn."""
-        ...
-
-    @property
-    def experts(self) -> bytes:
-        """Experts of each token, in the layout of `Trajectory.experts`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenisedExample:
     """A demonstration. Example: `TokenisedExample(token_ids=[5, 6, 7, 8], response_mask=[0, 0, 1, 1])`."""
@@ -49,3 +31,6 @@ class TokenisedExample:
     response_mask: list[int]
     """1 where the model is to learn the token."""
     experts: bytes = b""
+
+
+TokenSequence = Trajectory | TokenisedExample

@@ -26,17 +26,9 @@ _MAX_LOGITS_ON_GPU = 2**28
 def vocabulary_scores(
     hidden_NW: Tensor, head_VW: Tensor, targets_N: Tensor, *, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """Score tokens against the whole vocabulary.
+    """Return log-probabilities `[N]` of the targets and entropies `[N]` in nats, float32; `temperature` divides the logits.
 
-    Args:
-        hidden_NW: last hidden states, in the type of the computation.
-        head_VW: weight of the head, in the same type.
-        targets_N: token that follows each state.
-        temperature: divisor of the logits.
-        entropy_gradient: make the entropy differentiable.
-
-    Returns:
-        `[N]` log-probabilities and `[N]` entropies in nats, float32.
+    States and head have the type of the computation. With `entropy_gradient` the entropy is differentiable.
     """
     logprobs_N, entropy_N = _VocabularyScores.apply(hidden_NW, head_VW, targets_N, temperature)  # type: ignore[misc]
     return logprobs_N, entropy_N if entropy_gradient else entropy_N.detach()

@@ -1,17 +1,19 @@
-"""Log-probabilities that a policy gives to sampled tokens, from packed rows.
+"""Scores of packed rows: above all the log-probabilities that a policy gives to sampled tokens.
 
 The decoder runs over the whole row, the head only over the scored tokens, in chunks, so that the logits of a row never
 exist at once. For FSDP both are one forward pass, because the head's weight belongs to the outermost group.
 
-Letters in shapes: T packed tokens, N scored tokens, L and M this rank's parts of them, V vocabulary, W width of the decoder.
+Letters in shapes: N scored tokens of a row, M those of them that this rank computes, V vocabulary, W width of the decoder.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
@@ -19,8 +21,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from agentrl.training.model.router_balance import router_loss_sum
 from agentrl.training.model.router_replay import begin_row
-from agentrl.training.packing.packing import PackedTokens
-from agentrl.training.packing.sequence_parallel import RowPart
+from agentrl.training.packing.families import Packing
+from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.packing import empty_tokens, fill_up, members_of, pack_tokens, plan_rows
+from agentrl.training.packing.sequences import TokenSequence
+from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.chunked_logits import chunk_size, vocabulary_scores
 
 _SCORE_ROW = "agentrl_score_row"
@@ -29,12 +34,10 @@ _HEAD_IS_PLAIN = "agentrl_head_is_plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """Scores of each scored token."""
+    """Log-probabilities and entropies (nats) of each scored token, float32; entropies are differentiable only on request."""
 
     logprobs_N: Tensor
-    """Log-probabilities, float32, differentiable."""
     entropy_N: Tensor
-    """Entropies in nats, float32; differentiable only with `entropy_gradient`."""
     router_loss: Tensor | None = None
     """Auxiliary loss of the routers times the row's number of tokens, `[]`; None if not requested."""
 
@@ -44,6 +47,28 @@ class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """Output of a decoder with given hidden states; other fields that heads read are empty."""
 
     router_logits: tuple[Tensor, ...] | None = None
+
+
+@torch.no_grad()
+def score_sequences(
+    score: Callable[[PackedTokens], Tensor],
+    sequences: Sequence[TokenSequence],
+    parallel: Parallel,
+    packing: Packing,
+) -> list[NDArray[np.float32]]:
+    """Return the `score` of the scored tokens of each of this rank's sequences; all ranks must call it, maybe with none.
+
+    `score` takes a packed row on the device of `parallel`, and returns `[N]`.
+    """
+    rows = plan_rows(sequences, packing)
+    [num_rows] = parallel.max([len(rows)])
+    packed = fill_up([pack_tokens(sequences, row) for row in rows], empty_tokens(), int(num_rows))
+    scores_N = [score(tokens.to(parallel.device, parallel.sequence)).float().cpu() for tokens in packed]
+    arrays: dict[int, NDArray[np.float32]] = {}
+    for row, row_N in zip(rows, scores_N, strict=False):  # the rest are empty rows
+        counts = [sum(sequences[member].response_mask[1:]) for member in members_of(row)]
+        arrays |= {i: part.numpy() for i, part in zip(members_of(row), row_N.split(counts), strict=True)}
+    return [arrays[i] for i in range(len(sequences))]
 
 
 def score_tokens(
@@ -57,7 +82,7 @@ def score_tokens(
     """Run the model over a packed row and score the tokens that were sampled.
 
     Args:
-        model: from `load_model`, on the device of `tokens.local`; shard it before its first row.
+        model: from `load_model`, on the device of `tokens`; shard it before its first row.
         tokens: the row.
         temperature: divisor of the logits, that of the sampling.
         entropy_gradient: make the entropy differentiable.
@@ -71,26 +96,18 @@ def score_tokens(
     return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N, router_loss=router_sum)
 
 
-def scored_states(decoder: nn.Module, local: RowPart) -> Tensor:
-    """Run a decoder over a packed row.
-
-    Args:
-        decoder: part of a Hugging Face model below its head, loaded with packed attention.
-        local: this rank's part of the row.
-
-    Returns:
-        `[M, W]`: states of the last layer at this rank's scored tokens.
-    """
-    return _decoded(decoder, local).last_hidden_state[0][local.scored_M]
+def scored_states(decoder: nn.Module, tokens: PackedTokens) -> Tensor:
+    """Return `[M, W]`: the states of a Hugging Face decoder's last layer at this rank's scored tokens."""
+    return _decoded(decoder, tokens).last_hidden_state[0][tokens.scored_N]
 
 
-def _decoded(decoder: nn.Module, local: RowPart, **options: Any) -> Any:
+def _decoded(decoder: nn.Module, tokens: PackedTokens, **options: Any) -> Any:
     return decoder(
-        input_ids=local.token_ids_L.unsqueeze(0),
-        position_ids=local.position_ids_L.unsqueeze(0),
+        input_ids=tokens.token_ids_T.unsqueeze(0),
+        position_ids=tokens.position_ids_T.unsqueeze(0),
         use_cache=False,
-        layout=local.layout,
-        sequence=local.sequence,
+        layout=tokens.layout,
+        sequence=tokens.sequence,
         **options,
     )
 
@@ -98,18 +115,17 @@ def _decoded(decoder: nn.Module, local: RowPart, **options: Any) -> Any:
 def _score_row(
     model: Any, tokens: PackedTokens, temperature: float, entropy_gradient: bool, router_loss: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    local = tokens.local
     begin_row(model, tokens)
-    decoded = _decoded(model.get_decoder(), local, **({"output_router_logits": True} if router_loss else {}))
-    hidden_MW = decoded.last_hidden_state[0][local.scored_M]
-    router_sum = router_loss_sum(model, decoded.router_logits, local) if router_loss else None
+    decoded = _decoded(model.get_decoder(), tokens, **({"output_router_logits": True} if router_loss else {}))
+    hidden_MW = decoded.last_hidden_state[0][tokens.scored_N]
+    router_sum = router_loss_sum(model, decoded.router_logits, tokens) if router_loss else None
     if not hasattr(model, _HEAD_IS_PLAIN):
         setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_MW))
     if getattr(model, _HEAD_IS_PLAIN):
         logprobs_M, entropy_M = vocabulary_scores(
             hidden_MW,
             model.get_output_embeddings().weight,
-            local.targets_M,
+            tokens.targets_N,
             temperature=temperature,
             entropy_gradient=entropy_gradient,
         )
@@ -117,10 +133,10 @@ def _score_row(
         size = chunk_size(model.config.get_text_config().vocab_size, hidden_MW.device)
         chunks = [
             checkpoint(_score_chunk, model, hidden, targets, temperature, entropy_gradient, use_reentrant=False)
-            for hidden, targets in zip(hidden_MW.split(size), local.targets_M.split(size), strict=True)
+            for hidden, targets in zip(hidden_MW.split(size), tokens.targets_N.split(size), strict=True)
         ]
         logprobs_M, entropy_M = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-    return local.gather(logprobs_M), local.gather(entropy_M), router_sum
+    return tokens.gather(logprobs_M), tokens.gather(entropy_M), router_sum
 
 
 def _score_chunk(
@@ -149,9 +165,7 @@ def _head_is_plain(model: Any, hidden_NW: Tensor) -> bool:
 
 def _logits(model: Any, hidden_CW: Tensor) -> Tensor:
     """Return the logits `[C, V]` that the model computes from the states of its decoder."""
-    decoder = model.get_decoder()
-
-    states: Any = hidden_CW.unsqueeze(0)
+    decoder, states = model.get_decoder(), cast(Any, hidden_CW.unsqueeze(0))
 
     def give_hidden(*_: Any, **__: Any) -> _DecoderOutput:
         return _DecoderOutput(last_hidden_state=states)

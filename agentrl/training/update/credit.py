@@ -6,19 +6,13 @@ trajectory.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from agentrl.algorithms.advantage import NORMALISED_OVER_TOKENS
-from agentrl.algorithms.token_advantage import (
-    TokenAdvantage,
-    TokenCredit,
-    normalised,
-    token_rewards,
-)
+from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit, normalised, token_rewards
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.update import user_functions
@@ -39,10 +33,8 @@ class CreditAssignment:
             ConfigError: a custom one cannot be imported.
         """
         self._config = algorithm
-        estimator = user_functions.advantage(algorithm.advantage)
+        self._estimator = user_functions.advantage(algorithm.advantage)
         self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
-        self._by_token = estimator if isinstance(estimator, TokenAdvantage) else None
-        self._by_group = None if isinstance(estimator, TokenAdvantage) else estimator
 
     def advantages(
         self,
@@ -55,26 +47,20 @@ class CreditAssignment:
     ) -> list[Tensor]:
         """Return the advantages `[N]` of the scored tokens of this rank's trajectories; every rank must call it.
 
-        Args:
-            shard: plan, with the rewards of all groups.
-            trajectories: this rank's trajectories.
-            inputs: log-probabilities if the reward includes a divergence, and values if the estimator uses them.
-            parallel: the ranks.
-            kl_coefficient: coefficient of this step.
+        `inputs` have log-probabilities if the reward includes a divergence, and values if the estimator uses them.
 
         Raises:
             ValueError: an input is missing.
             ConfigError: a custom function returned something invalid.
         """
-        if self._by_token is not None:
-            credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)
+        if isinstance(self._estimator, TokenAdvantage):
+            credits = self._token_credits(self._estimator, shard, trajectories, inputs, kl_coefficient)
             advantages = [credit.advantages_N for credit in credits]
             return normalised(advantages, add_up=parallel.sum) if self._config.normalise_by_std else advantages
-        assert self._by_group is not None  # there is always exactly one of the two
         divergences = [self._divergence(*pair) for pair in zip(trajectories, inputs, strict=True)]
         rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
         groups = [torch.tensor(rewards_G) for rewards_G in rewards]
-        by_group = self._by_group(groups, normalise_by_std=self._config.normalise_by_std)
+        by_group = self._estimator(groups, normalise_by_std=self._config.normalise_by_std)
         advantages = [
             by_group[item.group][item.member].expand(len(divergence_N))
             for item, divergence_N in zip(shard.items, divergences, strict=True)
@@ -95,11 +81,11 @@ class CreditAssignment:
         Raises:
             ValueError: the estimator gives one advantage per trajectory, and no returns.
         """
-        if self._by_token is None:
+        if not isinstance(self._estimator, TokenAdvantage):
             raise ValueError(
                 f"critic: `algorithm.advantage: {self._config.advantage}` has no returns to learn; use `gae`"
             )
-        credits = self._token_credits(self._by_token, shard, trajectories, inputs, kl_coefficient)
+        credits = self._token_credits(self._estimator, shard, trajectories, inputs, kl_coefficient)
         return [credit.returns_N for credit in credits]
 
     def _token_credits(
@@ -147,12 +133,8 @@ class CreditAssignment:
         """Return the rewards of all groups minus the divergence of each trajectory, over all ranks."""
         if not self._config.kl_in_reward:
             return shard.group_rewards
-        starts = [0, *accumulate(len(rewards_G) for rewards_G in shard.group_rewards)]
-        costs = [0.0] * starts[-1]
+        costs = [[0.0] * len(rewards_G) for rewards_G in shard.group_rewards]
         for item, divergence_N in zip(shard.items, divergences, strict=True):
-            costs[starts[item.group] + item.member] = kl_coefficient * divergence_N.sum().item()
-        costs = parallel.sum(costs)
-        return [
-            [reward - cost for reward, cost in zip(rewards_G, costs[start:], strict=False)]
-            for rewards_G, start in zip(shard.group_rewards, starts, strict=False)
-        ]
+            costs[item.group][item.member] = kl_coefficient * divergence_N.sum().item()
+        summed = iter(parallel.sum([cost for costs_G in costs for cost in costs_G]))
+        return [[reward - next(summed) for reward in rewards_G] for rewards_G in shard.group_rewards]

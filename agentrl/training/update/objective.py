@@ -6,11 +6,13 @@ Letters in shapes: N scored tokens of a micro-batch.
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import token_mean
+from agentrl.algorithms.kl_divergence import bounded, k3
 from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss
-from agentrl.algorithms.rollout_correction import rollout_mismatch, rollout_weights
+from agentrl.algorithms.rollout_correction import rollout_weights
 from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.scoring.token_logprobs import TokenScores
 from agentrl.training.update import user_functions
@@ -28,10 +30,7 @@ class Objective:
     ) -> None:
         """Look up the functions that the config names.
 
-        Args:
-            algorithm: config section.
-            max_response_tokens: longest response, for `fixed_length`.
-            router_coefficient: coefficient of the routers' auxiliary loss, if the scores have it.
+        `max_response_tokens` is for `fixed_length`, `router_coefficient` for the auxiliary loss of routers, if there is one.
 
         Raises:
             ConfigError: a custom function cannot be imported.
@@ -59,14 +58,8 @@ class Objective:
     ) -> Tensor:
         """Return the loss summed over the tokens of a micro-batch, `[]`, and add its metrics to `tally`.
 
-        Args:
-            batch: the tokens, with the reference's log-probabilities if the loss needs them.
-            scores: scores of the current forward pass.
-            old_logprobs_N: log-probabilities of the actor before the update.
-            mean_length: scored tokens per trajectory in the whole mini-batch, over all ranks.
-            kl_coefficient: coefficient of this step.
-            tally: sums over tokens.
-            scored_share: scored tokens per token in the whole mini-batch, over all ranks, for the routers' loss.
+        `old_logprobs_N` are those of the actor before the update. `mean_length` and `scored_share` are the scored tokens per
+        trajectory and per token in the whole mini-batch, over all ranks.
 
         Raises:
             ValueError: the reference's log-probabilities are missing.
@@ -102,23 +95,25 @@ class Objective:
     def _add_metrics(
         self, batch: MicroBatch, policy: PolicyLoss, scores: TokenScores, old_logprobs_N: Tensor, tally: TokenTally
     ) -> None:
-        """Add the metrics of a micro-batch to `tally`."""
-        mismatch = rollout_mismatch(old_logprobs_N, batch.rollout_logprobs_N)
+        mismatch_N = old_logprobs_N - batch.rollout_logprobs_N
+        rollout_ratio_N = bounded(mismatch_N).exp()
         tally.add(
             clip_fraction=policy.clipped_N.sum(),
             clip_fraction_low=policy.clipped_low_N.sum(),
             clip_fraction_high=policy.clipped_high_N.sum(),
             entropy=scores.entropy_N.sum(),
-            rollout_kl=mismatch.kl_sum,
-            rollout_logprob_diff_mean=mismatch.abs_difference_sum,
+            rollout_kl=k3(batch.rollout_logprobs_N, old_logprobs_N).sum(),
+            rollout_logprob_diff_mean=mismatch_N.abs().sum(),
         )
         if policy.clipped_dual_N is not None:
             tally.add(clip_fraction_dual=policy.clipped_dual_N.sum())
         # The extremes of a rank without tokens must not count.
-        ratio_max = policy.ratio_N.max() if len(policy.ratio_N) else policy.ratio_N.new_zeros(())
-        ratio_min = policy.ratio_N.min() if len(policy.ratio_N) else policy.ratio_N.new_full((), math.inf)
-        tally.raise_to(ratio_max=ratio_max, rollout_ratio_max=mismatch.ratio_max)
-        tally.lower_to(ratio_min=ratio_min)
+        zero, infinity = policy.ratio_N.new_zeros(1), policy.ratio_N.new_full((1,), math.inf)
+        tally.raise_to(
+            ratio_max=torch.cat([policy.ratio_N, zero]).max(),
+            rollout_ratio_max=torch.cat([rollout_ratio_N, zero]).max(),
+        )
+        tally.lower_to(ratio_min=torch.cat([policy.ratio_N, infinity]).min())
 
     def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
         if batch.reference_logprobs_N is None:
@@ -134,7 +129,7 @@ class Objective:
         correction = self._config.rollout_correction
         if correction.method == "none":
             return None
-        weighed = rollout_weights(
+        weights_N, is_cut_N = rollout_weights(
             old_logprobs_N,
             batch.rollout_logprobs_N,
             batch.trajectory_N,
@@ -143,5 +138,5 @@ class Objective:
             min_ratio=correction.min_ratio,
             max_ratio=correction.max_ratio,
         )
-        tally.add(rollout_weight_mean=weighed.weights_N.sum(), rollout_weight_cut_fraction=weighed.num_cut)
-        return weighed.weights_N
+        tally.add(rollout_weight_mean=weights_N.sum(), rollout_weight_cut_fraction=is_cut_N.sum())
+        return weights_N

@@ -69,11 +69,7 @@ def apply_gradients(
 
 
 def require_finite(what: str, value: float, step: int) -> None:
-    """Stop the run if `value` is not a finite number.
-
-    Raises:
-        FloatingPointError: it is not.
-    """
+    """Raise FloatingPointError if `value` is not a finite number."""
     if not math.isfinite(value):
         raise FloatingPointError(
             f"update {step}: {what} is {value}; the weights were not changed. Look at `actor/ratio_max` and "

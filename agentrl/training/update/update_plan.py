@@ -10,19 +10,13 @@ from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.errors import RolloutError
 from agentrl.observability.reports.outcome import is_solved
 from agentrl.training.packing.families import Family, SequenceCost
-from agentrl.types import Group, TrajectoryRef
+from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 
 def with_scores(
     groups: Sequence[Group], scores: Mapping[str, float], *, reward_weight: float, score_weight: float
 ) -> list[Group]:
-    """Return the groups with `reward_weight x reward + score_weight x score` as the rewards of their trajectories.
-
-    Args:
-        groups: selected groups, in which every trajectory has a reward.
-        scores: scores of the reward model, by trajectory id.
-        reward_weight: factor on the reward.
-        score_weight: factor on the score.
+    """Return the groups with `reward_weight x reward + score_weight x score` as rewards; `scores` are by trajectory id.
 
     Raises:
         RolloutError: a score is not finite.
@@ -46,20 +40,20 @@ def score_metrics(
 ) -> dict[str, float]:
     """Return the mean score, and its margin of solved over unsolved trajectories; an uninformative model has margin 0.
 
-    Args:
-        groups: groups with their rewards before the scores were added.
-        scores: scores by trajectory id.
-        selection: definition of solved.
+    The rewards of `groups` are those before the scores were added.
     """
     summaries = [trajectory.summary for group in groups for trajectory in group.trajectories]
     by_outcome: dict[bool, list[float]] = {True: [], False: []}
     for summary in summaries:
         by_outcome[is_solved(summary, selection)].append(scores[summary.trajectory_id])
-    means = {solved: sum(values) / len(values) if values else 0.0 for solved, values in by_outcome.items()}
-    metrics = {"reward_model/score_mean": sum(scores[summary.trajectory_id] for summary in summaries) / len(summaries)}
+    metrics = {"reward_model/score_mean": _mean([scores[summary.trajectory_id] for summary in summaries])}
     if by_outcome[True] and by_outcome[False]:
-        metrics["reward_model/score_margin"] = means[True] - means[False]
+        metrics["reward_model/score_margin"] = _mean(by_outcome[True]) - _mean(by_outcome[False])
     return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +67,7 @@ class TrainingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShard:
-    """One rank's part of an update, without the trajectories.
-
-    Example, second of two ranks: `UpdateShard(step=3, num_mini_batches=1, group_rewards=[[1.0, 0.0]],
-    items=[TrainingItem(group=0, member=1, mini_batch=0)])`.
-    """
+    """One rank's part of an update, without the trajectories."""
 
     step: int
     num_mini_batches: int
@@ -118,18 +108,12 @@ def plan_update(
                 f"plan_update: group `{group.prompt_id}` has a trajectory without a reward; `select` first"
             )
     num_mini_batches = min(num_mini_batches, len(groups))
-    shares: list[list[tuple[TrainingItem, TrajectoryRef]]] = [[] for _ in range(num_ranks)]
+    items: list[list[TrainingItem]] = [[] for _ in range(num_ranks)]
     for mini_batch in range(num_mini_batches):
-        first = mini_batch * len(groups) // num_mini_batches
-        last = (mini_batch + 1) * len(groups) // num_mini_batches
-        entries = [
-            [
-                (TrainingItem(group=index, member=member, mini_batch=mini_batch), trajectory)
-                for member, trajectory in enumerate(groups[index].trajectories)
-            ]
-            for index in range(first, last)
-        ]
-        _spread(entries, shares, share_prefixes=share_prefixes)
+        first, last = (number * len(groups) // num_mini_batches for number in (mini_batch, mini_batch + 1))
+        shares = _spread(groups, range(first, last), num_ranks, share_prefixes=share_prefixes)
+        for own, places in zip(items, shares, strict=True):
+            own += [TrainingItem(group=group, member=member, mini_batch=mini_batch) for group, member in places]
     rewards = [group.rewards for group in groups]
     return [
         (
@@ -137,12 +121,12 @@ def plan_update(
                 step=step,
                 num_mini_batches=num_mini_batches,
                 group_rewards=rewards,
-                items=[item for item, _ in share],
+                items=own,
                 kl_coefficient=kl_coefficient,
             ),
-            [trajectory for _, trajectory in share],
+            [groups[item.group].trajectories[item.member] for item in own],
         )
-        for share in shares
+        for own in items
     ]
 
 
@@ -152,52 +136,42 @@ def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: boo
     Returns:
         For each rank the numbers of its trajectories, counted through all groups.
     """
+    if not groups:
+        return [[] for _ in range(num_ranks)]
     firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
-    entries = [
-        [
-            (TrainingItem(group=index, member=member, mini_batch=0), trajectory)
-            for member, trajectory in enumerate(group.trajectories)
-        ]
-        for index, group in enumerate(groups)
-    ]
-    shares: list[list[tuple[TrainingItem, TrajectoryRef]]] = [[] for _ in range(num_ranks)]
-    if entries:
-        _spread(entries, shares, share_prefixes=share_prefixes)
-    return [[firsts[item.group] + item.member for item, _ in share] for share in shares]
+    shares = _spread(groups, range(len(groups)), num_ranks, share_prefixes=share_prefixes)
+    return [[firsts[group] + member for group, member in places] for places in shares]
 
 
 def _spread(
-    groups: Sequence[list[tuple[TrainingItem, TrajectoryRef]]],
-    shares: list[list[tuple[TrainingItem, TrajectoryRef]]],
-    *,
-    share_prefixes: bool,
-) -> None:
-    """Add the trajectories of a mini-batch to the shares of the ranks."""
-    largest = max(len(entries) for entries in groups)
-    best: list[list[tuple[TrainingItem, TrajectoryRef]]] = []
-    slowest = float("inf")
+    groups: Sequence[Group], chosen: range, num_ranks: int, *, share_prefixes: bool
+) -> list[list[tuple[int, int]]]:
+    """Return for each rank its trajectories of the chosen groups, as numbers of group and member."""
+    largest = max(len(groups[index].trajectories) for index in chosen)
+    best: list[list[tuple[int, int]]] = []
+    slowest = math.inf
     # Powers of two, and single trajectories: few enough to try, and the optimum is rarely much better.
     for num_parts in sorted({min(2**power, largest) for power in range(largest.bit_length() + 1)}):
-        parts = [part for entries in groups for part in _parts(entries, num_parts)]
-        costs = [_cost([trajectory for _, trajectory in part], share_prefixes=share_prefixes) for part in parts]
-        ranks, spent = _assigned(costs, len(shares))
+        parts = [part for index in chosen for part in _parts(index, groups[index], num_parts)]
+        costs = [
+            _cost([groups[group].trajectories[member].summary for group, member in part], share_prefixes=share_prefixes)
+            for part in parts
+        ]
+        ranks, spent = _assigned(costs, num_ranks)
         if max(spent) < slowest:
             slowest = max(spent)
-            best = [[entry for index in chosen for entry in parts[index]] for chosen in ranks]
-    for share, entries in zip(shares, best, strict=True):
-        share += entries
+            best = [[place for part in own for place in parts[part]] for own in ranks]
+    return best
 
 
-def _parts(
-    entries: list[tuple[TrainingItem, TrajectoryRef]], num_parts: int
-) -> list[list[tuple[TrainingItem, TrajectoryRef]]]:
+def _parts(index: int, group: Group, num_parts: int) -> list[list[tuple[int, int]]]:
     """Deal a group into parts, longest first, so that they cost about the same."""
-    ordered = sorted(entries, key=lambda entry: -entry[1].summary.num_tokens)
-    return [ordered[first::num_parts] for first in range(min(num_parts, len(ordered)))]
+    members = range(len(group.trajectories))
+    ordered = sorted(members, key=lambda member: -group.trajectories[member].summary.num_tokens)
+    return [[(index, member) for member in ordered[first::num_parts]] for first in range(min(num_parts, len(ordered)))]
 
 
-def _cost(trajectories: Sequence[TrajectoryRef], *, share_prefixes: bool) -> float:
-    summaries = [trajectory.summary for trajectory in trajectories]
+def _cost(summaries: Sequence[TrajectorySummary], *, share_prefixes: bool) -> float:
     lengths = [summary.num_tokens for summary in summaries]
     if share_prefixes and len(summaries) > 1:
         prompt = min(summary.num_prompt_tokens for summary in summaries)

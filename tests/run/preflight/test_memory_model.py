@@ -212,7 +212,7 @@ def test_activations_per_token_match_autograd(tmp_path: Path):
 
         row = pack_tokens([TokenisedExample(token_ids=[1] * 201, response_mask=[0] * 100 + [1] * 101)])
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            scored_states(model.get_decoder(), row.local)
+            scored_states(model.get_decoder(), row)
         return sum(tensor.untyped_storage().nbytes() for tensor in saved.values()) / 4 / 200
 
     assert kept(3) - kept(2) == pytest.approx(kept_per_token(SMALL_SIZE), rel=0.02)

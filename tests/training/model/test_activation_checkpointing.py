@@ -15,7 +15,6 @@ from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import MicroBatch, pack_trajectories
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
@@ -73,7 +72,7 @@ def test_recomputed_activations_give_an_identical_update(policy: ModelSection):
             settings = ActorSection(num_threads_per_worker=1, activation_checkpointing=activation_checkpointing)
             config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
             actor = Actor(config, "actor")
-            actor.setup(RoleContext(parallel=parallel))
+            actor.setup(parallel)
             [(shard, refs)] = plan_update(step_groups(), step=1, num_ranks=1, num_mini_batches=1)
             metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
             results.append((metrics["actor/grad_norm"], weights_of(actor)))

@@ -18,7 +18,7 @@ from agentrl.models.attention_support import TESTED
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.folder_trial import try_model
 from agentrl.training.packing.families import families_of
-from agentrl.training.packing.packing import pack_tokens
+from agentrl.training.packing.packing import members_of, pack_tokens
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.scoring.token_logprobs import score_tokens
 from tests.training.architecture_cases import CASES, config_of, tiny_config
@@ -54,11 +54,14 @@ def test_packed_and_shared_rows_equal_single_sequences(case: str, tmp_path: Path
     folder = make_policy(tmp_path, tiny_config(case))
     packed = load_model(ModelSection(path=str(folder)))
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    expected = torch.cat([separate_logprobs(plain, example) for example in examples()])
+    members = members_of(families_of(examples(), max_tokens=10_000, share_prefixes=True))
+    ordered = [examples()[member] for member in members]
+    expected = torch.cat([separate_logprobs(plain, example) for example in ordered])
     gradients = weighted_gradients(plain, expected)
-    families = families_of(examples(), max_tokens=10_000, share_prefixes=True)
+    families = families_of(ordered, max_tokens=10_000, share_prefixes=True)
+    assert members_of(families) == sorted(members)
     assert any(family.num_shared for family in families)
-    for row in (pack_tokens(examples()), pack_tokens(examples(), families)):
+    for row in (pack_tokens(ordered), pack_tokens(ordered, families)):
         logprobs = score_tokens(packed, row, temperature=1.0).logprobs_N
         torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=1e-5)
         ours = weighted_gradients(packed, logprobs)

@@ -18,7 +18,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from tests.training.training_cases import alone, step_groups
 
@@ -40,7 +39,7 @@ def half(policy: ModelSection) -> ModelSection:
 def start(role: Any, model: ModelSection, parallel: Parallel, **actor: Any) -> Any:
     settings: dict[str, Any] = {"num_threads_per_worker": 1, "learning_rate": 0.02, "warmup_steps": 0}
     component = role(RunConfig(model=model, actor=ActorSection(**settings | actor)), "role")
-    component.setup(RoleContext(parallel=parallel))
+    component.setup(parallel)
     return component
 
 

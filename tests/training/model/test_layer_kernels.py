@@ -72,7 +72,7 @@ def test_compiled_layers_serve_every_row_layout_with_the_same_graphs(policy: Mod
         [batch] = pack_trajectories(trajectories, [1.0] * len(trajectories), packing=packing)
         score_tokens(model, batch.tokens, temperature=1.0).logprobs_N.sum().backward()
         counts.append(num_graphs)
-        layouts.append(batch.tokens.local.layout)
+        layouts.append(batch.tokens.layout)
     assert counts == [4] * 4, "before and after attention, for the first layer and for the others"
     assert len({layout.lengths for layout in layouts}) == 4
     assert not any(map(is_frozen_dataclass, layouts)), "torch before 2.13 guards on every field of a frozen dataclass"

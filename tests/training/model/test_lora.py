@@ -21,7 +21,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.base import WeightSource
 from tests.training.training_cases import alone, step_groups
@@ -42,7 +41,7 @@ def config_of(policy: ModelSection, **actor: Any) -> RunConfig:
 
 def start_actor(config: RunConfig, parallel: Parallel) -> Actor:
     actor = Actor(config, "actor")
-    actor.setup(RoleContext(parallel=parallel))
+    actor.setup(parallel)
     return actor
 
 
@@ -83,7 +82,7 @@ def trained(policy: ModelSection, parallel: Parallel, tmp_path_factory: pytest.T
 
 def reference_logprobs(path: str, policy: ModelSection, parallel: Parallel) -> list[Any]:
     reference = Reference(config_of(ModelSection(path=path)), "ref")
-    reference.setup(RoleContext(parallel=parallel))
+    reference.setup(parallel)
     return reference.logprobs(TRAJECTORIES)
 
 

@@ -16,7 +16,6 @@ from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import load_model, shape_of
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
 from tests.training.architecture_cases import MIXTURES, tiny_config
@@ -34,15 +33,15 @@ ACTOR = ActorSection(
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
 def test_an_update_of_a_mixture_equals_a_plain_loop_and_its_export_has_the_same_weights(
-    kind: str, context: RoleContext, tmp_path: Path
+    kind: str, context: Parallel, tmp_path: Path
 ):
     folder, exported = str(make_policy(tmp_path / "policy", tiny_config(kind))), tmp_path / "exported"
     model = ModelSection(path=folder)

@@ -17,10 +17,10 @@ from agentrl.training.model.decoder import decoder_layers, load_model
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
 from agentrl.training.packing.families import Packing
-from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_examples
+from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.packing import empty_tokens, pack_examples
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store
-from agentrl.training.role import RoleContext
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Trajectory
@@ -33,9 +33,9 @@ WITH_LOSS = ("mixtral", "qwen3_moe", "qwen3_moe with a dense layer", "olmoe")
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
@@ -91,7 +91,7 @@ def test_router_loss_and_gradient_match_transformers(kind: str, share_prefixes: 
         assert (ours.grad - theirs.grad).norm() <= 1e-4 * theirs.grad.norm(), name
 
 
-def updated(folder: str, coefficient: float, context: RoleContext) -> dict[str, float]:
+def updated(folder: str, coefficient: float, context: Parallel) -> dict[str, float]:
     """Return the metrics of one update with all trajectories in one row."""
     section = ActorSection(num_threads_per_worker=1, router_aux_loss_coef=coefficient)
     config = RunConfig(model=ModelSection(path=folder), actor=section, rollout=RolloutSection(max_response_tokens=64))
@@ -104,7 +104,7 @@ def updated(folder: str, coefficient: float, context: RoleContext) -> dict[str, 
         actor.close()
 
 
-def test_an_update_adds_the_weighted_router_loss_and_reports_it(context: RoleContext, tmp_path: Path):
+def test_an_update_adds_the_weighted_router_loss_and_reports_it(context: Parallel, tmp_path: Path):
     folder = str(make_policy(tmp_path, tiny_config("mixtral")))
     model = load_model(ModelSection(path=folder))
     [row] = pack_examples(trajectories(), Packing(max_tokens=10_000))
@@ -128,7 +128,7 @@ def test_an_empty_row_adds_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "deepseek_v3"])
-def test_a_model_without_a_router_loss_is_refused(kind: str, context: RoleContext, tmp_path: Path):
+def test_a_model_without_a_router_loss_is_refused(kind: str, context: Parallel, tmp_path: Path):
     folder = str(make_policy(tmp_path, tiny_config(kind)))
     with pytest.raises(
         ConfigError, match=rf"router_aux_loss_coef` is set, but `model.path`: .*\(`{kind}`\) has no aux"

@@ -21,7 +21,6 @@ from agentrl.training.packing.packing import empty_tokens, pack_examples, pack_t
 from agentrl.training.packing.sequence_parallel import SequenceGroup
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory, TrajectoryRef
@@ -156,10 +155,10 @@ def test_the_experts_of_a_row_are_divided_like_its_tokens():
     parts = []
     for rank in range(2):
         group = SequenceGroup(rank=rank, size=2, process_group=distributed.group.WORLD)  # pyright: ignore[reportArgumentType]
-        part = whole.to(torch.device("cpu"), group).local
-        assert part.experts_LB is not None
-        assert len(part.experts_LB) == len(part.token_ids_L)
-        parts.append(part.experts_LB)
+        part = whole.to(torch.device("cpu"), group)
+        assert part.experts_TB is not None
+        assert len(part.experts_TB) == len(part.token_ids_T)
+        parts.append(part.experts_TB)
     assert torch.equal(torch.cat(parts)[: len(whole.token_ids_T)], whole.experts_TB)
 
 
@@ -180,7 +179,7 @@ def test_an_update_replays_the_recorded_experts(tmp_path: Path):
         )
         actor, parallel = Actor(config, "actor"), Parallel(alone())
         try:
-            actor.setup(RoleContext(parallel=parallel))
+            actor.setup(parallel)
             [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
             metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
             actor.close()

@@ -13,7 +13,7 @@ from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.flops import ModelShape
 from agentrl.training.packing.families import Family, Packing, SequenceCost, balanced_bins, families_of
-from agentrl.training.packing.packing import pack_tokens, pack_trajectories, plan_rows
+from agentrl.training.packing.packing import members_of, pack_tokens, pack_trajectories, plan_rows
 from agentrl.training.packing.row_layout import row_layout
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.scoring.token_logprobs import score_tokens
@@ -61,11 +61,12 @@ def padded_logprobs(model: Any, examples: list[TokenisedExample]) -> Tensor:
 def test_shared_prefixes_match_a_padded_batch_with_gradients(architecture: str, case: str, tmp_path: Path):
     folder, examples = make_policy(tmp_path, FAMILIES[architecture]), cases()[case]
     model, plain = load_model(ModelSection(path=str(folder))), AutoModelForCausalLM.from_pretrained(folder)
-    tokens = pack_tokens(examples, families_of(examples, max_tokens=10_000, share_prefixes=True))
+    families = families_of(examples, max_tokens=10_000, share_prefixes=True)
+    tokens = pack_tokens(examples, families)
     assert tokens.layout.prefixes or case == "all the same"
     assert len(tokens.token_ids_T) < sum(len(example.token_ids) - 1 for example in examples)
     scores = score_tokens(model, tokens, temperature=1.0)
-    expected = padded_logprobs(plain, examples)
+    expected = padded_logprobs(plain, [examples[member] for member in members_of(families)])
     torch.testing.assert_close(scores.logprobs_N, expected, atol=1e-5, rtol=1e-5)
     weights = torch.randn(len(expected), generator=torch.Generator().manual_seed(0))
     (scores.logprobs_N * weights).mean().backward()
@@ -90,7 +91,7 @@ def test_a_continuation_does_not_see_another(policy: ModelSection):
     assert not torch.allclose(results[0][:-num_second], results[1][:-num_second])
 
 
-def test_scored_tokens_follow_the_sequences_and_shared_ones_repeat():
+def test_scored_tokens_follow_the_members_and_shared_ones_repeat():
     examples = [
         TokenisedExample(token_ids=[1, 2, 3, 4], response_mask=[0, 0, 1, 1]),
         TokenisedExample(token_ids=[9, 9, 9], response_mask=[0, 0, 1]),
@@ -100,8 +101,8 @@ def test_scored_tokens_follow_the_sequences_and_shared_ones_repeat():
     tokens = pack_tokens(examples, families)
     assert tokens.token_ids_T.tolist() == [1, 2, 3, 5, 9, 9]
     assert tokens.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1]
-    assert tokens.targets_N.tolist() == [3, 4, 9, 3, 5, 6]
-    assert tokens.scored_N.tolist() == [1, 2, 5, 1, 2, 3]
+    assert tokens.targets_N.tolist() == [3, 5, 6, 3, 4, 9]
+    assert tokens.scored_N.tolist() == [1, 2, 3, 1, 2, 5]
     assert tokens.layout.lengths == (3, 1, 2)
 
 
@@ -151,8 +152,8 @@ def test_a_family_above_the_limit_is_divided_and_each_part_has_the_prefix():
     families = families_of(examples, max_tokens=100, share_prefixes=True)
     assert sorted(member for family in families for member in family.members) == list(range(7))
     assert [(len(family.members), family.num_shared) for family in families] == [(3, 40), (3, 40), (1, 0)]
-    plan = plan_rows(examples, Packing(max_tokens=100))
-    assert all(len(plan.pack(row, examples).token_ids_T) <= 100 for row in range(len(plan.rows)))
+    rows = plan_rows(examples, Packing(max_tokens=100))
+    assert all(len(pack_tokens(examples, row).token_ids_T) <= 100 for row in rows)
 
 
 def test_every_sequence_is_in_exactly_one_row_and_no_row_overflows():
@@ -161,10 +162,10 @@ def test_every_sequence_is_in_exactly_one_row_and_no_row_overflows():
         sizes = [[draws.randrange(2, 60) for _ in range(draws.randrange(1, 9))] for _ in range(draws.randrange(1, 8))]
         examples = [example for group in sizes for example in family_of(draws, draws.randrange(1, 50), group)]
         for share_prefixes in (False, True):
-            plan = plan_rows(examples, Packing(max_tokens=120, share_prefixes=share_prefixes), min_rows=seed % 5)
-            assert sorted(i for members in plan.members for i in members) == list(range(len(examples)))
-            for row, members in enumerate(plan.members):
-                assert len(plan.pack(row, examples).token_ids_T) <= 120 or len(members) == 1
+            rows = plan_rows(examples, Packing(max_tokens=120, share_prefixes=share_prefixes), min_rows=seed % 5)
+            assert sorted(i for row in rows for i in members_of(row)) == list(range(len(examples)))
+            for row in rows:
+                assert len(pack_tokens(examples, row).token_ids_T) <= 120 or len(members_of(row)) == 1
 
 
 def test_rows_are_balanced_by_cost_and_not_by_tokens():

@@ -8,7 +8,8 @@ from torch import distributed, nn
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.errors import ConfigError
-from agentrl.training.packing.packing import PackedTokens, empty_tokens, pack_tokens
+from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.packing import empty_tokens, pack_tokens
 from agentrl.training.packing.sequence_parallel import SequenceGroup, join_sequence_group, require_divisible_heads
 from agentrl.training.packing.sequences import TokenisedExample
 from tests.training.training_cases import VOCABULARY
@@ -34,35 +35,35 @@ def row() -> PackedTokens:
 @pytest.mark.parametrize("size", [2, 3, 4, 12])
 def test_the_parts_of_a_row_are_equal_and_add_up_to_the_row(size: int):
     whole = row()
-    parts = [whole.to(CPU, group(rank, size)).local for rank in range(size)]
-    assert {len(part.token_ids_L) for part in parts} == {-(-11 // size)}
+    parts = [whole.to(CPU, group(rank, size)) for rank in range(size)]
+    assert {len(part.token_ids_T) for part in parts} == {-(-11 // size)}
     for joined, expected in (
-        (torch.cat([part.token_ids_L for part in parts]), whole.token_ids_T),
-        (torch.cat([part.position_ids_L for part in parts]), whole.position_ids_T),
+        (torch.cat([part.token_ids_T for part in parts]), whole.token_ids_T),
+        (torch.cat([part.position_ids_T for part in parts]), whole.position_ids_T),
     ):
         assert joined[:11].tolist() == expected.tolist()
-    assert sum(parts[0].layout.lengths) == size * len(parts[0].token_ids_L)
+    assert sum(parts[0].layout.lengths) == size * len(parts[0].token_ids_T)
     assert parts[0].layout.lengths[:2] == whole.layout.lengths
     assert all(part.layout.lengths == parts[0].layout.lengths and part.num_scored == 7 for part in parts)
-    places = torch.cat([part.places_M for part in parts])
-    assert places.sort().values.tolist() == list(range(7))
+    places = [part.places_N for part in parts if part.places_N is not None]
+    assert torch.cat(places).sort().values.tolist() == list(range(7))
     targets, scored_ids = torch.zeros(7, dtype=torch.long), torch.zeros(7, dtype=torch.long)
-    for part in parts:
-        targets[part.places_M] = part.targets_M
-        scored_ids[part.places_M] = part.token_ids_L[part.scored_M]
+    for part, places_N in zip(parts, places, strict=True):
+        targets[places_N] = part.targets_N
+        scored_ids[places_N] = part.token_ids_T[part.scored_N]
     assert targets.tolist() == whole.targets_N.tolist()
     assert scored_ids.tolist() == whole.token_ids_T[whole.scored_N].tolist()
 
 
 def test_a_row_with_fewer_tokens_than_ranks_is_padded():
     for rank in range(4):
-        part = empty_tokens().to(CPU, group(rank, 4)).local
-        assert (len(part.token_ids_L), len(part.scored_M), part.layout.lengths) == (1, 0, (1, 3))
+        part = empty_tokens().to(CPU, group(rank, 4))
+        assert (len(part.token_ids_T), len(part.scored_N), part.layout.lengths) == (1, 0, (1, 3))
 
 
 def test_a_divided_row_keeps_its_whole_layout():
     divided = row().to(CPU, group(1, 2))
-    assert (len(divided.token_ids_T), divided.layout.lengths, len(divided.local.token_ids_L)) == (11, (7, 4), 6)
+    assert (divided.num_scored, divided.layout.lengths, len(divided.token_ids_T)) == (7, (7, 4, 1), 6)
 
 
 def test_heads_that_cannot_be_divided_are_refused():

@@ -23,7 +23,6 @@ from agentrl.training.packing.packing import pack_trajectories
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.reference import Reference
-from agentrl.training.role import RoleContext
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
@@ -94,7 +93,7 @@ def update_once(folder: Path, dtype: str, *, kl_coefficient: float = 0.0) -> tup
     parallel = Parallel(alone())
     actor, reference = Actor(config, "actor"), Reference(config, "ref")
     for component in (actor, reference):
-        component.setup(RoleContext(parallel=parallel))
+        component.setup(parallel)
     draws = random.Random(0)
     groups = [make_group(draws, f"p{index}", 8) for index in range(3)]
     [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=2)

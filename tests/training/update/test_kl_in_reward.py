@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentrl.algorithms.kl_control import next_kl_coefficient
+from agentrl.algorithms.kl_divergence import next_kl_coefficient
 from agentrl.config.schema.algorithm import AlgorithmSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.role import RoleContext
 from agentrl.training.update.update_plan import plan_update
 from tests.training.training_cases import alone, make_group
 
@@ -21,13 +20,13 @@ GROUPS = [make_group(random.Random(1), f"p{index}", 4) for index in range(2)]
 
 
 @pytest.fixture
-def context() -> Iterator[RoleContext]:
+def context() -> Iterator[Parallel]:
     parallel = Parallel(alone())
-    yield RoleContext(parallel=parallel)
+    yield parallel
     parallel.close()
 
 
-def start(policy: ModelSection, context: RoleContext, algorithm: AlgorithmSection) -> Actor:
+def start(policy: ModelSection, context: Parallel, algorithm: AlgorithmSection) -> Actor:
     rollout = RolloutSection(max_response_tokens=64)
     actor = Actor(RunConfig(model=policy, actor=ACTOR, algorithm=algorithm, rollout=rollout), "actor")
     actor.setup(context)
@@ -43,7 +42,7 @@ def update(actor: Actor, *, gap: float, num_mini_batches: int = 1) -> dict[str, 
     return actor.update(shard, trajectories, inputs)
 
 
-def test_the_reward_is_unchanged_if_actor_and_reference_agree(policy: ModelSection, context: RoleContext):
+def test_the_reward_is_unchanged_if_actor_and_reference_agree(policy: ModelSection, context: Parallel):
     free = ALGORITHM.model_copy(update={"kl_coefficient": 0.0, "kl_in": "loss"})
     plain, agreeing = (update(start(policy, context, each), gap=0.0) for each in (free, ALGORITHM))
     assert agreeing["actor/loss"] == pytest.approx(plain["actor/loss"], abs=1e-6)
@@ -52,7 +51,7 @@ def test_the_reward_is_unchanged_if_actor_and_reference_agree(policy: ModelSecti
 
 @pytest.mark.parametrize("num_mini_batches", [1, 2])
 def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
-    policy: ModelSection, context: RoleContext, num_mini_batches: int
+    policy: ModelSection, context: Parallel, num_mini_batches: int
 ):
     # An equal cost per token changes advantages only through the lengths.
     algorithm = ALGORITHM.model_copy(update={"normalise_by_std": False})
@@ -64,9 +63,7 @@ def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
     assert higher["actor/grad_norm"] != pytest.approx(lower["actor/grad_norm"], rel=1e-3)
 
 
-def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(
-    policy: ModelSection, context: RoleContext, tmp_path: Path
-):
+def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(policy: ModelSection, context: Parallel, tmp_path: Path):
     algorithm = ALGORITHM.model_copy(update={"kl_target": 1.0, "kl_horizon": 20})
     actor = start(policy, context, algorithm)
     assert actor.kl_coefficient() == 0.1
@@ -82,7 +79,7 @@ def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(
     assert resumed.kl_coefficient() == actor.kl_coefficient()
 
 
-def test_a_fixed_coefficient_stays(policy: ModelSection, context: RoleContext):
+def test_a_fixed_coefficient_stays(policy: ModelSection, context: Parallel):
     actor = start(policy, context, ALGORITHM)
     update(actor, gap=-0.5)
     assert actor.kl_coefficient() == 0.1

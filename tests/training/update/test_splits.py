@@ -15,7 +15,6 @@ from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packing import pack_trajectories
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, open_store
-from agentrl.training.role import RoleContext
 from agentrl.training.scoring import chunked_logits
 from agentrl.training.scoring.token_logprobs import score_tokens
 from agentrl.training.update.update_plan import plan_update
@@ -86,7 +85,7 @@ def test_shared_prefixes_compute_fewer_tokens_for_the_same_update(policy: ModelS
             settings = ActorSection(num_threads_per_worker=1, share_prefixes=share_prefixes)
             config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
             actor = Actor(config, "actor")
-            actor.setup(RoleContext(parallel=parallel))
+            actor.setup(parallel)
             [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
             metrics.append(actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs)))
             actor.close()
