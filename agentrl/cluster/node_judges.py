@@ -39,7 +39,7 @@ class NodeJudge:
         self._running = contextlib.ExitStack()
 
     def start(self, port: int) -> str:
-        """Start the judge, unless it runs, and return its URL.
+        """Start the judge, and return its URL.
 
         Args:
             port: port to listen on; 0: any free one.
@@ -48,8 +48,7 @@ class NodeJudge:
             ConfigError: it refuses to start, for instance because the node cannot give `judge.min_isolation`.
             JudgeUnavailableError: it does not come up in time.
         """
-        if not self._url:
-            self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
+        self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
         return self._url
 
     def is_started(self) -> bool:
@@ -97,34 +96,26 @@ async def _keep_all(workers: list[WorkerHandle], urls: list[str]) -> None:
 
 async def _keep(worker: WorkerHandle, url: str) -> None:
     """Restart the judge at its address whenever its worker has died."""
-    while True:
-        await _until_lost(worker)
-        logger.warning("%s: its process died; restarting at %s, unless its node is gone", worker, url)
-        await _restart(worker, port=urlsplit(url).port or 0)
-        logger.info("%s: listening on %s again", worker, url)
-
-
-async def _until_lost(worker: WorkerHandle) -> None:
-    """Return when the process has no judge, or does not answer."""
-    with contextlib.suppress(AgentRLError):
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            if not await worker.is_started():
-                return
-
-
-async def _restart(worker: WorkerHandle, *, port: int) -> None:
-    """Return when the judge runs again; never, if the node is gone."""
+    is_lost = False
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         try:
-            await worker.start(port)
+            if await worker.is_started():
+                continue
+        except AgentRLError:
+            pass
+        if not is_lost:
+            logger.warning("%s: its process died; restarting at %s, unless its node is gone", worker, url)
+            is_lost = True
+        try:
+            await worker.start(urlsplit(url).port or 0)
         except WorkerDiedError:
             pass  # Ray has not restarted it yet
         except AgentRLError as error:  # such as a port that the last judge still holds for seconds
             logger.warning("%s: %s", worker, error)
         else:
-            return
+            is_lost = False
+            logger.info("%s: listening on %s again", worker, url)
 
 
 async def _stop(worker: WorkerHandle) -> None:

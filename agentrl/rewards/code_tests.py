@@ -2,10 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Any
-
-from pydantic import Field
+from typing import Any, Literal
 
 from agentrl.config.plain import read_plain_config
 from agentrl.errors import ConfigError, DataError, JudgeUnavailableError
@@ -22,20 +19,11 @@ _START_TIMEOUT_S = 10.0
 _PYTHON_BLOCK = re.compile(r"^```(?:python|py)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-class Scoring(StrEnum):
-    """Reward of a program that passes some tests."""
-
-    ALL = "all"
-    """1 if every test passes, else 0."""
-    FRACTION = "fraction"
-    """Share of the tests that pass."""
-
-
 class CodeTestsConfig(JudgeConnection):
     """Keys of `reward.config`: the connection to the judge, and the scoring."""
 
-    scoring: Scoring = Field(default=Scoring.ALL, strict=False)
-    """`all` or `fraction`."""
+    scoring: Literal["all", "fraction"] = "all"
+    """Reward of a program that passes some tests: `all` gives it 0, `fraction` their share."""
 
 
 class CodeTestsReward:
@@ -82,10 +70,8 @@ class CodeTestsReward:
             )
         except InvalidSubmissionError:
             return 0.0
-        num_passed = sum(verdict.status is VerdictStatus.ACCEPTED for verdict in verdicts)
-        if self._scoring is Scoring.FRACTION:
-            return num_passed / len(tests)
-        return float(num_passed == len(tests))
+        share = sum(verdict.status is VerdictStatus.ACCEPTED for verdict in verdicts) / len(tests)
+        return share if self._scoring == "fraction" else float(share == 1.0)
 
     @staticmethod
     def check_prompt(prompt: Prompt) -> None:

@@ -14,7 +14,7 @@ The names of its parameters select the calling convention:
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any
@@ -42,13 +42,8 @@ _PARAMETERS: dict[CallStyle, tuple[str, ...]] = {
     CallStyle.VERL: ("data_source", "solution_str", "ground_truth", "extra_info"),
     CallStyle.TRL: ("prompts", "completions"),
 }
-_MARKS: dict[CallStyle, tuple[str, ...]] = {
-    CallStyle.AGENTRL: ("prompt", "turns"),
-    CallStyle.VERL: ("solution_str", "ground_truth"),
-    CallStyle.TRL: ("completions",),
-}
-"""Parameters that identify a style."""
-_VERL_EXTRA = "extra_info"
+_MARKS = {"turns": CallStyle.AGENTRL, "solution_str": CallStyle.VERL, "completions": CallStyle.TRL}
+"""Parameter that identifies a style."""
 
 
 class FunctionReward:
@@ -70,10 +65,21 @@ class FunctionReward:
             raise ConfigError(f"`{key}` is `{path}`, which is no function; a class is named in `class_name`")
         self._function: Callable[..., Any] = function
         self._config = dict(config)
-        self._parameters = _named_parameters(function, path, key)
-        self._style = _style_of(self._parameters, path, key)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"`{key}` is `{path}`: its parameters cannot be read: {error}") from error
+        self._parameters = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL}
+        styles = [style for mark, style in _MARKS.items() if mark in self._parameters]
+        if len(styles) != 1:
+            forms = " or ".join(f"`{style}`" for style in CallStyle)
+            names = ", ".join(self._parameters)
+            raise ConfigError(
+                f"`{key}` is `{path}`: no known reward function has the parameters ({names}); write it as {forms}"
+            )
+        [self._style] = styles
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
-        _check_parameters(self._parameters, self._style, self._config, where=f"`{key}` is `{path}`: its")
+        self._check_parameters(f"`{key}` is `{path}`: its")
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reward")
 
@@ -91,36 +97,47 @@ class FunctionReward:
             )
         if inspect.isawaitable(returned):  # a decorator may hide that the function is async
             returned = await returned
-        return next(iter(returned)) if self._style is CallStyle.TRL and _is_one_of_a_list(returned) else returned
+        if self._style is CallStyle.TRL and isinstance(returned, Collection) and len(returned) == 1:
+            return next(iter(returned))
+        return returned
 
     async def aclose(self) -> None:
         """Shut the threads down."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _arguments(self, prompt: Prompt, turns: tuple[Turn, ...], deadline: Deadline) -> dict[str, Any]:
-        if self._style is CallStyle.AGENTRL:
-            given = {"prompt": prompt, "turns": turns, "deadline": deadline}
-            return {name: value for name, value in given.items() if name in self._parameters}
-        if self._style is CallStyle.VERL:
-            return self._accepted(_verl_arguments(prompt, turns))
-        return self._accepted(_trl_arguments(prompt, turns))
+        match self._style:
+            case CallStyle.AGENTRL:
+                given = {"prompt": prompt, "turns": turns, "deadline": deadline}
+            case CallStyle.VERL:
+                given = _verl_arguments(prompt, turns)
+            case CallStyle.TRL:
+                given = _trl_arguments(prompt, turns)
+        takes_all = self._takes_all and self._style is not CallStyle.AGENTRL
+        return {name: value for name, value in given.items() if takes_all or name in self._parameters}
 
-    def _accepted(self, given: dict[str, Any]) -> dict[str, Any]:
-        return given if self._takes_all else {name: value for name, value in given.items() if name in self._parameters}
-
-
-def _is_one_of_a_list(returned: Any) -> bool:
-    return isinstance(returned, Sized) and isinstance(returned, Iterable) and len(returned) == 1
+    def _check_parameters(self, where: str) -> None:
+        """Refuse parameters that would fail at every call; TRL's may be columns of the data set, unknown here."""
+        own = _PARAMETERS[self._style]
+        unknown = [name for name in self._config if name in own or not (self._takes_all or name in self._parameters)]
+        if unknown:
+            raise ConfigError(f"{where} parameters do not take `{unknown[0]}` of its `config`; leave it out")
+        for name, parameter in self._parameters.items():
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise ConfigError(f"{where} parameter `{name}` cannot be given by name; remove the `/`")
+            is_optional = parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
+            if not (is_optional or name in own or name in self._config) and self._style is not CallStyle.TRL:
+                raise ConfigError(f"{where} parameter `{name}` has no value; set it in its `config`")
 
 
 def _verl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:
-    own = prompt.extra.get(_VERL_EXTRA)
+    own = prompt.extra.get("extra_info")
     extra_info = dict(own) if isinstance(own, Mapping) else {}
     return {
         "data_source": prompt.extra.get("data_source"),
         "solution_str": _text(turns),
         "ground_truth": prompt.answer,
-        _VERL_EXTRA: {"num_turns": len(turns), "tool_rewards": given_by_tools(turns), **extra_info},
+        "extra_info": {"num_turns": len(turns), "tool_rewards": given_by_tools(turns), **extra_info},
     }
 
 
@@ -147,38 +164,3 @@ def _messages(turns: Sequence[Turn]) -> list[Message]:
         for call, result in zip(turn.calls, turn.results, strict=False):
             messages.append({"role": "tool", "name": call.name, "content": result.text})
     return messages
-
-
-def _named_parameters(function: Any, path: str, key: str) -> dict[str, inspect.Parameter]:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"`{key}` is `{path}`: its parameters cannot be read: {error}") from error
-    return {name: p for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
-
-
-def _style_of(parameters: Mapping[str, inspect.Parameter], path: str, key: str) -> CallStyle:
-    styles = [style for style, marks in _MARKS.items() if all(mark in parameters for mark in marks)]
-    if len(styles) != 1:
-        forms = " or ".join(f"`{style}`" for style in CallStyle)
-        raise ConfigError(
-            f"`{key}` is `{path}`: no known reward function has the parameters ({', '.join(parameters)}); write it as {forms}"
-        )
-    return styles[0]
-
-
-def _check_parameters(
-    parameters: Mapping[str, inspect.Parameter], style: CallStyle, config: Mapping[str, Any], *, where: str
-) -> None:
-    """Refuse parameters that would fail at every call; TRL's may be columns of the data set, unknown here."""
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    own = _PARAMETERS[style]
-    unknown = [name for name in config if name in own or not (takes_all or name in parameters)]
-    if unknown:
-        raise ConfigError(f"{where} parameters do not take `{unknown[0]}` of its `config`; leave it out")
-    for name, parameter in parameters.items():
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"{where} parameter `{name}` cannot be given by name; remove the `/`")
-        is_optional = parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
-        if not (is_optional or name in own or name in config) and style is not CallStyle.TRL:
-            raise ConfigError(f"{where} parameter `{name}` has no value; set it in its `config`")

@@ -17,11 +17,11 @@ from pydantic_core import ArgsKwargs
 
 from agentrl.config.class_path import import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.errors import ConfigError, DataError, RolloutError
+from agentrl.errors import ConfigError
 from agentrl.tools.base import Episode, ToolSchema
-from agentrl.tools.result_text import NoResultError, result_text, returns_none
+from agentrl.tools.result_text import as_result, failed_call, returns_none
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import cause_of, contained, contained_coroutine, raised_by_user, text_of, words_of
+from agentrl.user_code import contained, contained_coroutine, words_of
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
@@ -66,24 +66,15 @@ class FunctionTool:
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
         """Call the function."""
-        (outcome,) = await asyncio.gather(self._run(arguments), return_exceptions=True)
-        if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
-            raise outcome
-        if isinstance(outcome, ValidationError):
-            first = outcome.errors(include_url=False)[0]
+        try:
+            outcome = await self._run(arguments)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
             reason = f"invalid arguments: `{'.'.join(map(str, first['loc']))}`: {first['msg']}"
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {reason}")
-        if isinstance(outcome, BaseException):
-            raised = raised_by_user(outcome)
-            text = f"failure: {type(raised).__name__}: {text_of(raised)}"
-            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
-        if isinstance(outcome, ToolResult):
-            return outcome
-        try:
-            text = result_text(outcome, none_is_result=self._none_is_result)
-        except NoResultError as error:
-            return ToolResult(status=ToolStatus.NO_RESULT, text=f"failure: {error}")
-        return ToolResult(status=ToolStatus.OK, text=text)
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            return failed_call(error)
+        return outcome if isinstance(outcome, ToolResult) else as_result(outcome, none_is_result=self._none_is_result)
 
     async def end_episode(self, episode: Episode) -> None:
         """Do nothing: a function keeps no state."""
@@ -131,14 +122,14 @@ def infer_schema(function: Callable[..., Any]) -> ToolSchema:
     Raises:
         ConfigError: a parameter has no type hint, or one that JSON cannot express.
     """
-    name = function.__name__
+    name, adapter = function.__name__, _adapter_of(function)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.annotation is parameter.empty:
             raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` has no type hint; add one")
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` cannot be given by name")
     try:
-        parameters = _adapter_of(function).json_schema(schema_generator=_NoTitles)
+        parameters = adapter.json_schema(schema_generator=_NoTitles)
     except PydanticUserError as error:
         raise ConfigError(f"function tool `{name}`: a type hint has no JSON form: {error.message}") from error
     try:

@@ -20,6 +20,7 @@ from agentrl.errors import ConfigError
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionToolConfig
 from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
+from agentrl.tools.verl_adapter import SchemaView
 from agentrl.tools.worker_tool import WORKER_TOOL, WorkerToolConfig
 
 _BUILT_IN: dict[str, type[PlainConfig]] = {
@@ -29,25 +30,13 @@ _BUILT_IN: dict[str, type[PlainConfig]] = {
 }
 
 
-class _Function(PlainConfig):
-    name: str = Field(min_length=1)
-    description: str = ""
-    parameters: dict[str, Any]
-    strict: bool = False
-
-
-class _Schema(PlainConfig):
-    type: str = Field(pattern="^function$")
-    function: _Function
-
-
 class _Entry(PlainConfig):
     """An entry of the tool YAML; `function: a.b` is a `FunctionTool` with this key in its config."""
 
     class_name: str = FUNCTION_TOOL
     function: str | None = None
     config: dict[str, Any] = Field(default_factory=dict)
-    tool_schema: _Schema | None = None
+    tool_schema: SchemaView | None = None
 
 
 def load_tool_configs(config: RunConfig) -> list[ToolConfig]:

@@ -35,6 +35,8 @@ _REASONS = {
     VerdictStatus.COMPILE_ERROR: "compile error",
 }
 
+_STATUSES = {VerdictStatus.ACCEPTED: ToolStatus.OK, VerdictStatus.TIME_LIMIT_EXCEEDED: ToolStatus.TIMEOUT}
+
 
 class PythonToolConfig(JudgeConnection):
     """Keys of the tool: the connection to the judge, and the form of the result."""
@@ -89,7 +91,7 @@ class PythonTool:
         except InvalidSubmissionError as error:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {error}")
         return ToolResult(
-            status=_status(verdict),
+            status=_STATUSES.get(verdict.status, ToolStatus.ERROR),
             text=result_text(verdict, show_execution_time=self._show_execution_time),
             truncated=verdict.stdout_truncated or verdict.stderr_truncated,
             queue_s=verdict.queue_time_s,
@@ -125,12 +127,4 @@ def result_text(verdict: Verdict, *, show_execution_time: bool) -> str:
 def _reason(verdict: Verdict) -> str:
     if verdict.status in _REASONS:
         return _REASONS[verdict.status]
-    if verdict.signal is not None:
-        return f"killed by signal {verdict.signal}"
-    return f"exit code {verdict.exit_code}"
-
-
-def _status(verdict: Verdict) -> ToolStatus:
-    if verdict.status is VerdictStatus.ACCEPTED:
-        return ToolStatus.OK
-    return ToolStatus.TIMEOUT if verdict.status is VerdictStatus.TIME_LIMIT_EXCEEDED else ToolStatus.ERROR
+    return f"exit code {verdict.exit_code}" if verdict.signal is None else f"killed by signal {verdict.signal}"

@@ -1,13 +1,39 @@
-"""Text of a tool result, from the return value of user code."""
+"""Results of user code: a returned value as text, an exception as a failed call."""
 
 import types
 from typing import Any, get_args, get_type_hints
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from agentrl.errors import DataError, RolloutError
+from agentrl.types import ToolResult, ToolStatus
+from agentrl.user_code import cause_of, raised_by_user, text_of
+
 
 class NoResultError(Exception):
     """A tool's return value is no result; the message names it."""
+
+
+def as_result(returned: Any, *, none_is_result: bool = False, reward: float | None = None) -> ToolResult:
+    """Return a value returned by user code as the result of the call."""
+    try:
+        text = result_text(returned, none_is_result=none_is_result)
+    except NoResultError as error:
+        return ToolResult(status=ToolStatus.NO_RESULT, text=f"failure: {error}", reward=reward)
+    return ToolResult(status=ToolStatus.OK, text=text, reward=reward)
+
+
+def failed_call(error: Exception) -> ToolResult:
+    """Return an exception of user code as a failed call that the policy reads.
+
+    Raises:
+        RolloutError, DataError, ConnectionError, TimeoutError: `error` is one; it blames the infrastructure or the data.
+    """
+    if isinstance(error, RolloutError | DataError | ConnectionError | TimeoutError):
+        raise error
+    raised = raised_by_user(error)
+    text = f"failure: {type(raised).__name__}: {text_of(raised)}"
+    return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
 
 
 def result_text(returned: Any, *, none_is_result: bool = False) -> str:

@@ -10,29 +10,30 @@ import asyncio
 import inspect
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from agentrl.errors import DataError, RolloutError, ToolError
+from agentrl.config.plain import PlainConfig
+from agentrl.errors import ToolError
 from agentrl.tools.base import Episode, ToolSchema
-from agentrl.tools.result_text import NoResultError, result_text
-from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import cause_of, contained_coroutine, raised_by_user, text_of
+from agentrl.tools.result_text import as_result, failed_call
+from agentrl.types import Deadline, ToolResult
+from agentrl.user_code import contained_coroutine
 
 
-class _FunctionView(BaseModel):
-    name: str
-    description: str
+class FunctionView(PlainConfig):
+    """The key `function` of a `SchemaView`."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
     parameters: dict[str, Any]
     strict: bool = False
 
 
-class _SchemaView(BaseModel):
-    """The schema as verl tools read it: `.function.name`, `.model_dump()`."""
+class SchemaView(PlainConfig):
+    """The schema of a tool as the tool YAML has it and verl tools read it: `.function.name`, `.model_dump()`."""
 
-    model_config = ConfigDict(frozen=True)
-
-    type: str
-    function: _FunctionView
+    type: str = Field(pattern="^function$")
+    function: FunctionView
 
 
 def is_verl_tool(tool_class: type) -> bool:
@@ -51,7 +52,7 @@ class VerlToolAdapter:
         Raises:
             ToolError: it has no schema.
         """
-        view = None if schema is None else _SchemaView.model_validate(schema.as_template_dict())
+        view = None if schema is None else SchemaView.model_validate(schema.as_template_dict())
         self._tool = tool_class(config, view)
         self.schema = schema or self._own_schema()
         self._instances: dict[str, tuple[Episode, asyncio.Future[Any]]] = {}
@@ -60,20 +61,20 @@ class VerlToolAdapter:
         """Do nothing: verl tools open their sessions themselves."""
 
     async def call(self, episode: Episode, arguments: dict[str, Any], *, deadline: Deadline) -> ToolResult:
-        """Execute one call on the episode's instance."""
-        (outcome,) = await asyncio.gather(
-            contained_coroutine(self._execute(episode, arguments)), return_exceptions=True
-        )
-        if isinstance(outcome, RolloutError | DataError | ConnectionError | TimeoutError):
-            raise outcome
-        if isinstance(outcome, BaseException):
-            raised = raised_by_user(outcome)
-            text = f"failure: {type(raised).__name__}: {text_of(raised)}"
-            return ToolResult(status=ToolStatus.ERROR, text=text, cause=cause_of(raised))
+        """Execute one call on the episode's instance.
+
+        It returns `(response, reward, metrics)`, or the response alone: a string, a dict or an object with `text`.
+        """
         try:
-            return ToolResult(status=ToolStatus.OK, text=_response_text(outcome), reward=_step_reward(outcome))
-        except NoResultError as error:
-            return ToolResult(status=ToolStatus.NO_RESULT, text=f"failure: {error}", reward=_step_reward(outcome))
+            outcome = await contained_coroutine(self._execute(episode, arguments))
+        except Exception as error:  # noqa: BLE001 - of the user's tool
+            return failed_call(error)
+        response, reward, *_ = (*outcome, None) if isinstance(outcome, tuple) else (outcome, None)
+        if isinstance(response, dict):
+            response = response.get("text", response)
+        elif not isinstance(response, str):
+            response = getattr(response, "text", response)
+        return as_result(response, reward=reward)
 
     async def final_reward(self, episode: Episode) -> float | None:
         """Return the result of `calc_reward` for the episode; None if the tool lacks it, or was not called."""
@@ -140,21 +141,3 @@ class VerlToolAdapter:
 def _instance_id(created: Any) -> Any:
     """Return the id from the result of `create`: `(id, response)` in newer verl, the id in older."""
     return created[0] if isinstance(created, tuple) else created
-
-
-def _step_reward(outcome: Any) -> float | None:
-    return outcome[1] if isinstance(outcome, tuple) and len(outcome) > 1 else None
-
-
-def _response_text(outcome: Any) -> str:
-    """Return the text of `(response, reward, metrics)`: `response` is a string, a dict, or an object with `text`.
-
-    Raises:
-        NoResultError: it is none of these.
-    """
-    response = outcome[0] if isinstance(outcome, tuple) else outcome
-    if isinstance(response, dict):
-        response = response.get("text", response)
-    elif not isinstance(response, str):
-        response = getattr(response, "text", response)
-    return result_text(response)

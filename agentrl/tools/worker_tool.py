@@ -1,7 +1,7 @@
 """A tool that workers of an extra role answer (`cluster.extra_roles`), such as a model with its own process or GPU."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
 from typing import Any, ClassVar, Literal
 from zlib import crc32
 
@@ -87,7 +87,12 @@ class WorkerTool:
         except CallFailedError as error:
             return ToolResult(status=ToolStatus.ERROR, text=f"failure: {error}")
         except ArgumentMismatchError as error:
-            return self._mismatch(arguments, error)
+            if arguments.keys() - self.schema.parameters.get("properties", {}).keys():
+                return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")
+            raise ToolError(
+                f"tool `{self.schema.name}`: its method `{self._config.method}` does not take the arguments of `tool_schema`: "
+                f"{error}. Change one of them"
+            ) from error
         return ToolResult(status=ToolStatus.OK, text=text)
 
     async def end_episode(self, episode: Episode) -> None:
@@ -95,11 +100,9 @@ class WorkerTool:
         self._answered.pop((self._config.role, episode.episode_id), None)
         process = self._known.pop(episode.episode_id, None)
         if process is not None and self._config.end_method is not None:
-            worker, named = self._worker_of(episode), {EPISODE_ID: episode.episode_id}
-            try:
-                await worker.agentrl_call(process, self._config.end_method, named)
-            except RolloutError:
-                return  # it died, and its state with it
+            with contextlib.suppress(RolloutError):  # it died, and its state with it
+                named = {EPISODE_ID: episode.episode_id}
+                await self._worker_of(episode).agentrl_call(process, self._config.end_method, named)
 
     async def aclose(self) -> None:
         """Do nothing: the workers end with the cluster."""
@@ -119,19 +122,6 @@ class WorkerTool:
                 raise RolloutError(f"tool `{WORKER_TOOL}`: its worker does not answer") from error
             self._answered.setdefault(key, process)  # another call of the turn may have been first
         return self._answered[key]
-
-    def _mismatch(self, arguments: Mapping[str, Any], error: ArgumentMismatchError) -> ToolResult:
-        """Return a failed call if the policy passed an argument that is not in the schema.
-
-        Raises:
-            ToolError: schema and method do not match.
-        """
-        if arguments.keys() <= self.schema.parameters.get("properties", {}).keys():
-            raise ToolError(
-                f"tool `{self.schema.name}`: its method `{self._config.method}` does not take the arguments of `tool_schema`: "
-                f"{error}. Change one of them"
-            ) from error
-        return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: invalid arguments: {error}")
 
     def _worker_of(self, episode: Episode) -> Any:
         return self._workers[crc32(episode.episode_id.encode()) % len(self._workers)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentrl.rewards.answers.text import (
-    PlainNumber,
     closes_at_end,
     is_words,
     nesting,
@@ -24,7 +23,6 @@ Comparison = Callable[[str, str], bool]
 """Returns whether two single values, `(reference, answer)`, are equal."""
 
 _MAX_CHARS = 500
-_MAX_ITEMS = 20
 _MAX_DIGITS = 400
 _MAX_NESTING = 20
 
@@ -149,11 +147,12 @@ def _equal_values(reference: str, answer: str, equal_values: Comparison) -> bool
         return False
     if first.kind == second.kind == "value":
         return _equal_scalars(first.items[0], second.items[0], equal_values)
-    if first.is_ordered or second.is_ordered:
-        return all(map(equal, first.items, second.items))
-    return _match(first.items, second.items, equal)
+    if first.kind in _UNORDERED and second.kind in _UNORDERED:
+        return _match(first.items, second.items, equal)
+    return all(map(equal, first.items, second.items))
 
 
+_UNORDERED = ("list", "set", "value")
 _SET_KINDS = ("union", "set", "value", "(]", "[)", "[]", "()")
 
 
@@ -182,17 +181,10 @@ class _Collection:
         signs = _both_signs(text)
         return cls(kind="list" if len(signs) > 1 else "value", items=signs)
 
-    @property
-    def is_ordered(self) -> bool:
-        """True if the order of items matters."""
-        return self.kind not in ("list", "set", "value")
-
     def takes(self, other: "_Collection") -> bool:
         """Return whether an answer may have the form of `other` if this is the reference."""
-        unordered = ("list", "set", "value")
-        if self.kind in unordered:
-            return other.kind in unordered or (self.kind == "list" and other.kind == "()")
-        return other.kind == self.kind or (self.kind == "()" and other.kind == "list")
+        same = self.kind == other.kind or (self.kind in _UNORDERED and other.kind in _UNORDERED)
+        return same or {self.kind, other.kind} == {"list", "()"}
 
 
 def _both_signs(text: str) -> list[str]:
@@ -208,45 +200,29 @@ def _equal_scalars(reference: str, answer: str, equal_values: Comparison) -> boo
         return True
     if not answer or is_words(reference) or is_words(answer):
         return False
-    if reference.endswith("%") != answer.endswith("%"):
-        return any(_equal_numbers(*pair, equal_values) for pair in _with_percent(reference, answer))
-    return _equal_numbers(reference.rstrip("% "), answer.rstrip("% "), equal_values)
-
-
-def _with_percent(reference: str, answer: str) -> list[tuple[str, str]]:
-    """Return the pairs of which one must be equal if one side has a percent sign: `5%` is `5` or `0.05`."""
-    if reference.endswith("%"):
-        value = reference.rstrip("% ")
-        return [(value, answer), (rf"\frac{{{value}}}{{100}}", answer)]
-    value = answer.rstrip("% ")
-    return [(reference, value), (reference, rf"\frac{{{value}}}{{100}}")]
+    plain = (reference.rstrip("% "), answer.rstrip("% "))
+    if reference.endswith("%") == answer.endswith("%"):
+        return _equal_numbers(*plain, equal_values)
+    # `5%` is `5` or `0.05`.
+    wanted, given = (re.sub(r"(.*)%$", r"\\frac{\1}{100}", text) for text in (reference, answer))
+    return _equal_numbers(*plain, equal_values) or _equal_numbers(wanted, given, equal_values)
 
 
 def _equal_numbers(reference: str, answer: str, equal_values: Comparison) -> bool:
-    wanted, given = _number(reference), _number(answer)
+    wanted, given = plain_number(reference), plain_number(answer)
     if wanted is not None and given is not None:
         return wanted.equals(given)
-    if _BASE.fullmatch(reference) or _BASE.fullmatch(answer):
-        return _equal_in_base(reference, answer)
+    base, other = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
+    if base or other:  # the reference `1011_2` takes `1011`, and `1011` does not take `1011_2`
+        digits_only = base is not None and same_text(base["digits"], answer)
+        return digits_only or (base is not None and other is not None and _base(base) == _base(other))
     if _UNFINISHED.search(answer) or set(_BINDER.findall(answer)) - set(_BINDER.findall(reference)):
         return False
     return equal_values(reference, answer)
 
 
-def _number(text: str) -> PlainNumber | None:
-    percent = re.fullmatch(r"\\frac\{([^{}]*)\}\{100\}", text)
-    if percent and (number := plain_number(percent[1])) is not None:
-        return PlainNumber(value=number.value / 100, is_decimal=number.is_decimal)
-    return plain_number(text)
-
-
-def _equal_in_base(reference: str, answer: str) -> bool:
-    """Compare numbers with a base: for the reference `1011_2`, `1011` is right; for `1011`, `1011_2` is wrong."""
-    wanted, given = _BASE.fullmatch(reference), _BASE.fullmatch(answer)
-    if wanted is None or given is None:
-        return wanted is not None and same_text(wanted["digits"], answer)
-    bases = [match["base"] or match["digit"] for match in (wanted, given)]
-    return wanted["digits"] == given["digits"] and bases[0] == bases[1]
+def _base(match: re.Match[str]) -> tuple[str, str]:
+    return match["digits"], match["base"] or match["digit"]
 
 
 def _is_interval(text: str) -> bool:
@@ -272,12 +248,10 @@ def _split(text: str, *, separator: str = ",") -> list[str]:
 
 def _match(references: Sequence[str], answers: Sequence[str], equal: Comparison) -> bool:
     """Return whether the answers match the references one to one, in any order."""
-    if len(references) > _MAX_ITEMS:
-        return False
     left = list(answers)
     for reference in references:
-        position = next((index for index, answer in enumerate(left) if equal(reference, answer)), None)
-        if position is None:
+        found = next((answer for answer in left if equal(reference, answer)), None)
+        if found is None:
             return False
-        left.pop(position)
+        left.remove(found)
     return True

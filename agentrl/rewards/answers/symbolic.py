@@ -31,13 +31,11 @@ def equal_values(reference: str, answer: str) -> bool:
         wanted, given = _parsed(reference, is_complex), _parsed(answer, is_complex)
     except Exception:  # noqa: BLE001 - the parser raises anything
         return False
-    if _kind(wanted) != _kind(given) and {_kind(wanted), _kind(given)} != {"relation", "set"}:
+    if _is_scalar(wanted) != _is_scalar(given) or given.has(sympy.nan, sympy.zoo):
         return False
-    if given.has(sympy.nan, sympy.zoo):
+    if not (_is_bounded(wanted) and _is_bounded(given)):
         return False
-    if not all(_is_bounded(expression) for expression in (wanted, given)):
-        return False
-    if _kind(wanted) == "scalar" and not wanted.free_symbols:
+    if _is_scalar(wanted) and not wanted.free_symbols:
         return not given.free_symbols and _equal_numbers(wanted, given)
     if isinstance(wanted, sympy.Eq) and isinstance(given, sympy.Eq):
         return _equal_equations(wanted, given)
@@ -51,14 +49,8 @@ def _parsed(text: str, is_complex: bool) -> Any:
     return expression.subs(imaginary) if imaginary else expression
 
 
-def _kind(expression: Any) -> str:
-    if isinstance(expression, sympy.MatrixBase | sympy.MatrixExpr):
-        return "matrix"
-    if isinstance(expression, sympy.Set):
-        return "set"
-    if isinstance(expression, sympy.logic.boolalg.Boolean) and not isinstance(expression, sympy.Symbol):
-        return "relation"
-    return "scalar" if isinstance(expression, sympy.Expr) else type(expression).__name__
+def _is_scalar(expression: Any) -> bool:
+    return isinstance(expression, sympy.Expr) and not isinstance(expression, sympy.MatrixBase | sympy.MatrixExpr)
 
 
 def _equal_numbers(wanted: Any, given: Any) -> bool:
@@ -66,11 +58,7 @@ def _equal_numbers(wanted: Any, given: Any) -> bool:
     if wanted.is_Rational and given.is_Rational:
         return bool(wanted == given)
     first, second = wanted.evalf(_DIGITS), given.evalf(_DIGITS)
-    if (
-        not (first.is_number and second.is_number)
-        or first.has(sympy.nan, sympy.zoo)
-        or second.has(sympy.nan, sympy.zoo)
-    ):
+    if not all(value.is_number and not value.has(sympy.nan, sympy.zoo) for value in (first, second)):
         return False
     if first.is_infinite or second.is_infinite:
         return bool(first == second)

@@ -8,22 +8,21 @@ role is not called: these come with Ray.
 
 import contextlib
 import faulthandler
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
-from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
-from agentrl.judge.connection import NO_CONTEXT, ToolContext
+from agentrl.judge.connection import ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
-from agentrl.rewards.score import Score
 from agentrl.run.judges import driver_judge
 from agentrl.run.preflight.report import CheckReport, CheckSubject
 from agentrl.run.prompt_sets import count_overlong, overlong_warnings
-from agentrl.tools.base import Episode, ToolConfig, ToolSchema
+from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.python_tool import PYTHON_TOOL
@@ -47,21 +46,50 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
         RolloutError: what one needs is away.
         UnexplainedError: the reward raised an exception of its own.
     """
-    prompt = _first_prompt(subject)
-    # Without Ray there are no nodes; one judge here shows as much about the tools.
-    judge = subject.config.judge.model_copy(update={"placement": "driver"})
-    async with driver_judge(subject.tools, subject.reward, judge) as address:
-        await _try(ToolContext(judge=address), prompt, subject, report)
-
-
-async def _try(context: ToolContext, prompt: Prompt, subject: CheckSubject, report: CheckReport) -> None:
     config = subject.config
-    async with _started_tools(subject.tools, context, config, report) as executor:
+    prompt = subject.training[0].all()[0] if subject.training else subject.validation[0]
+    # Without Ray there are no nodes; one judge here shows as much about the tools.
+    judge = config.judge.model_copy(update={"placement": "driver"})
+    async with driver_judge(subject.tools, subject.reward, judge) as address:
+        context = ToolContext(judge=address)
+        await _try_tools(subject, context, prompt, report)
+        start_timeout_s = config.rollout.start_timeout_s
+        reward = isolated_reward(build_reward(subject.reward, context), start_timeout_s=start_timeout_s)
+        limit_s = start_timeout_s * len(subject.reward.scorers)
+        with _ended_if_blocked(limit_s):
+            await reward.start()
+        async with contextlib.aclosing(reward):
+            metric = config.algorithm.selection.metric
+            await score_answers(reward, subject.reward, prompt, report, metric=metric)
+
+
+async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt, report: CheckReport) -> None:
+    rollout = subject.config.rollout
+    tools = [tool for tool in subject.tools if tool.class_name != WORKER_TOOL]
+    if len(tools) < len(subject.tools):
+        report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
+    executor = ToolExecutor(
+        build_tools(tools, context),
+        timeout_s=rollout.tool_timeout_s,
+        max_calls_per_turn=rollout.max_tool_calls_per_turn,
+        start_timeout_s=rollout.start_timeout_s,
+    )
+    with _ended_if_blocked(rollout.start_timeout_s * max(1, len(tools))):
+        await executor.start()
+    async with contextlib.aclosing(executor):
         _check_prompt_lengths(executor.schemas, subject, report)
-        await _call_tools(executor, subject.tools, prompt, report)
-    async with _started_reward(subject.reward, context, start_timeout_s=config.rollout.start_timeout_s) as reward:
-        metric = config.algorithm.selection.metric
-        await _score_answers(reward, subject.reward, prompt, report, metric=metric)
+        if not tools:
+            report.note("tools: none here")
+        episode = Episode(episode_id=EPISODE_ID, prompt_id=prompt.prompt_id, extra=prompt.extra)
+        for tool, schema in zip(tools, executor.schemas, strict=True):
+            arguments = {"code": "print(1)"} if tool.class_name == PYTHON_TOOL else sample_arguments(schema)
+            if arguments is None:
+                report.not_checked(f"a call of tool `{schema.name}`: no arguments could be made from its schema")
+            else:
+                await _call_tool(
+                    executor, ToolCall(call_id="0", name=schema.name, arguments=arguments), episode, report
+                )
+        await executor.end_episode(episode)
 
 
 def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, report: CheckReport) -> None:
@@ -74,63 +102,17 @@ def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, 
         report.warn(warning)
 
 
-def _first_prompt(subject: CheckSubject) -> Prompt:
-    if subject.training:
-        return subject.training[0].all()[0]
-    return subject.validation[0]
-
-
-@contextlib.asynccontextmanager
-async def _started_tools(
-    tools: Sequence[ToolConfig], context: ToolContext, config: RunConfig, report: CheckReport
-) -> AsyncIterator[ToolExecutor]:
-    local_tools = [tool for tool in tools if tool.class_name != WORKER_TOOL]
-    if len(local_tools) < len(tools):
-        report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
-    executor = ToolExecutor(
-        build_tools(local_tools, context),
-        timeout_s=config.rollout.tool_timeout_s,
-        max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
-        start_timeout_s=config.rollout.start_timeout_s,
-    )
-    with _ended_if_blocked(config.rollout.start_timeout_s * max(1, len(local_tools))):
-        await executor.start()
-    try:
-        yield executor
-    finally:
-        await executor.aclose()
-
-
-async def _call_tools(executor: ToolExecutor, tools: Sequence[ToolConfig], prompt: Prompt, report: CheckReport) -> None:
-    classes = [tool.class_name for tool in tools if tool.class_name != WORKER_TOOL]
-    if not executor.schemas:
-        report.note("tools: none here")
-    episode = Episode(episode_id=EPISODE_ID, prompt_id=prompt.prompt_id, extra=prompt.extra)
-    for schema, class_name in zip(executor.schemas, classes, strict=True):
-        arguments = {"code": "print(1)"} if class_name == PYTHON_TOOL else sample_arguments(schema)
-        if arguments is None:
-            report.not_checked(f"a call of tool `{schema.name}`: no arguments could be made from its schema")
-            continue
-        await _call_tool(
-            executor, schema, ToolCall(call_id="0", name=schema.name, arguments=arguments), episode, report
-        )
-    await executor.end_episode(episode)
-
-
-async def _call_tool(
-    executor: ToolExecutor, schema: ToolSchema, call: ToolCall, episode: Episode, report: CheckReport
-) -> None:
-    where = f"tool `{schema.name}`: called with {_shown(call.arguments)}"
+async def _call_tool(executor: ToolExecutor, call: ToolCall, episode: Episode, report: CheckReport) -> None:
+    where = f"tool `{call.name}`: called with {_shown(call.arguments)}"
     try:
         with _ended_if_blocked(executor.timeout_s):
             [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
-    except DataError as error:  # what the user's code raised, or that the row cannot be used
-        report.warn(f"{where}: {error}; in a run that loses the trajectory")
-        return
-    except RolloutError as error:
+    except (DataError, RolloutError) as error:
+        # A server that is away is so for all arguments; anything else may be due to these.
         cause = error.__cause__
-        if not isinstance(cause, OSError) or isinstance(cause, ConnectionError | TimeoutError):
-            raise  # whatever the arguments are
+        is_refusal = isinstance(cause, OSError) and not isinstance(cause, ConnectionError | TimeoutError)
+        if isinstance(error, RolloutError) and not is_refusal:
+            raise
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
         return
     if result.status is ToolStatus.NO_RESULT:
@@ -147,21 +129,7 @@ async def _call_tool(
         report.note(answered)
 
 
-@contextlib.asynccontextmanager
-async def _started_reward(
-    section: RewardSection, context: ToolContext = NO_CONTEXT, *, start_timeout_s: float
-) -> AsyncIterator[Reward]:
-    reward = isolated_reward(build_reward(section, context), start_timeout_s=start_timeout_s)
-    limit_s = start_timeout_s * len(section.scorers)
-    with _ended_if_blocked(limit_s):
-        await reward.start()
-    try:
-        yield reward
-    finally:
-        await reward.aclose()
-
-
-async def _score_answers(
+async def score_answers(
     reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport, *, metric: str | None
 ) -> None:
     """Score an empty answer to one prompt, then its reference answer in every form until one scores more.
@@ -172,16 +140,23 @@ async def _score_answers(
     where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
 
     async def scored(text: str) -> float:
+        answered = f"{where}, answer {_shown(text)}"
         with _ended_if_blocked(section.timeout_s):
             result = await score(reward, section, prompt, (Turn(text=text),))
-        _check_metric(result, metric, where=f"{where}, answer {_shown(text)}")
+        if metric not in (None, TOOL_REWARD_METRIC, *result.metrics):
+            names = ", ".join(f"`{name}`" for name in result.metrics) or "none"
+            raise ConfigError(
+                f"{answered}: its metrics ({names}) lack `{metric}`, the `algorithm.selection.metric`. Return a mapping with "
+                f"`score` and `{metric}` for every answer, or name another metric"
+            )
         return result.value
 
     try:
         empty = await scored("")
-        if unknown := _why_unknown(prompt):
-            report.note(f"{where}: an empty answer scores {empty:g}; {unknown}")
-            report.not_checked(f"what the reward gives for a right answer: {unknown}")
+        if isinstance(prompt.answer, list | dict) or prompt.answer in (None, ""):
+            why = "the prompt has no reference answer that is text or a number"
+            report.note(f"{where}: an empty answer scores {empty:g}; {why}")
+            report.not_checked(f"what the reward gives for a right answer: {why}")
             return
         for text in _right_answers(prompt):
             if (value := await scored(text)) > empty:
@@ -197,24 +172,6 @@ async def _score_answers(
         f"{where}: its reference answer {_shown(prompt.answer)} scores no more than an empty one ({empty:g}), written as "
         f"{forms}. Compare the form that the prompts ask for with the one that the reward reads"
     )
-
-
-def _check_metric(result: Score, metric: str | None, *, where: str) -> None:
-    if metric not in (None, TOOL_REWARD_METRIC, *result.metrics):
-        names = ", ".join(f"`{name}`" for name in result.metrics) or "none"
-        raise ConfigError(
-            f"{where}: its metrics ({names}) lack `{metric}`, the `algorithm.selection.metric`. Return a mapping with `score` "
-            f"and `{metric}` for every answer, or name another metric"
-        )
-
-
-def _why_unknown(prompt: Prompt) -> str | None:
-    """Return why no right answer can be written for a prompt; None where its reference answer can be one."""
-    if prompt.answer is None or prompt.answer == "":
-        return "the prompt has no reference answer"
-    if isinstance(prompt.answer, list | dict):
-        return f"the reference answer is a {'list' if isinstance(prompt.answer, list) else 'mapping'}"
-    return None
 
 
 def _right_answers(prompt: Prompt) -> list[str]:
