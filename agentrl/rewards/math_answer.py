@@ -66,8 +66,7 @@ class MathAnswerReward:
         """Return 1.0 or 0.0.
 
         Raises:
-            DataError: see `check_prompt`.
-            RolloutError: the answer could not be compared by the deadline.
+            DataError, RolloutError: see `check_prompt`, and `EquivalencePool.equivalent`.
         """
         reference = reference_answer(prompt)
         text = turns[-1].text if turns else ""

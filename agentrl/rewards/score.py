@@ -39,13 +39,17 @@ def read_score(returned: Any, *, where: str) -> Score:
             raise UnexplainedError(f"{where} is a mapping with {keys}; it must have `{SCORE_KEY}`", cause="no `score`")
         metrics = {str(name): _number(value) for name, value in returned.items() if name != SCORE_KEY}
         known = {name: number for name, number in metrics.items() if math.isfinite(number)}
-        return Score(value=_finite(returned[SCORE_KEY], where), metrics=known)
-    return Score(value=_finite(returned, where))
+        return Score(value=finite_number(returned[SCORE_KEY], where), metrics=known)
+    return Score(value=finite_number(returned, where))
 
 
-def _finite(value: Any, where: str) -> float:
-    number = _number(value)
-    if not math.isfinite(number):
+def finite_number(value: Any, where: str) -> float:
+    """Return a number that user code gave as a float.
+
+    Raises:
+        UnexplainedError: it is no number, or not finite.
+    """
+    if not math.isfinite(number := _number(value)):
         raise UnexplainedError(f"{where} is {value!r:.100}, and must be a finite number", cause="no number")
     return number
 

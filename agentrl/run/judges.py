@@ -55,11 +55,7 @@ async def driver_judge(
 async def judges_on_nodes(
     tools: Sequence[ToolConfig], reward: RewardSection, judge: JudgeSection
 ) -> AsyncIterator[JudgeAddress | None]:
-    """Yield a judge on every Ray node if `judge.placement` is `per_node` and something needs one, else None.
-
-    Raises:
-        ConfigError, JudgeUnavailableError: as `driver_judge`.
-    """
+    """Yield a judge on every Ray node if `judge.placement` is `per_node` and something needs one, else None."""
     if judge.placement == "driver" or not needs_judge(tools, reward):
         yield None
         return

@@ -15,20 +15,20 @@ only the calls of the same tool. Such calls do NOT run concurrently; those of a 
 
 import asyncio
 import logging
-import math
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from agentrl import clock
 from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
+from agentrl.rewards.score import finite_number
 from agentrl.tools.base import Episode, GivesFinalReward, Tool, ToolSchema
 from agentrl.tools.function_tool import FunctionTool
 from agentrl.tools.schema_check import argument_problem, validator_of
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import contained, described, gathered, text_of
+from agentrl.user_code import described, gathered, text_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,13 +45,7 @@ class ToolExecutor:
     def __init__(
         self, tools: Mapping[str, Tool], *, timeout_s: float, max_calls_per_turn: int, start_timeout_s: float
     ) -> None:
-        """Take the tools.
-
-        Args:
-            tools: tools, keyed by name.
-            timeout_s: time limit of one call, queueing included.
-            max_calls_per_turn: limit per turn; further calls are refused.
-            start_timeout_s: time limit of the start of one tool.
+        """Take the tools, keyed by name, and the limits: of one call with its queueing, of a turn, and of one start.
 
         Raises:
             ToolError: a tool's schema is not valid (`validator_of`).
@@ -84,9 +78,7 @@ class ToolExecutor:
         """Start every tool on its event loop; those already started are closed if one cannot start.
 
         Raises:
-            ToolError: a tool cannot work, or raised an unexpected exception.
-            RolloutError: a service that a tool needs does not answer.
-            ConfigError: a tool's settings are wrong.
+            ToolError: a tool raised an unexpected exception; a `RolloutError` or `ConfigError` passes through.
         """
         try:
             for name, tool in self._tools.items():
@@ -101,9 +93,7 @@ class ToolExecutor:
         """Run `calls` concurrently; return the results in the order of the calls.
 
         Raises:
-            RolloutError: a tool's infrastructure failed; the other calls are cancelled.
-            DataError: a tool cannot use the prompt's data, or raised an unexpected exception; the other calls are cancelled.
-            ToolError: a tool broke its contract.
+            RolloutError, DataError, ToolError: see the module's docstring; the other calls are cancelled.
         """
         taken, surplus = calls[: self._max_calls_per_turn], calls[self._max_calls_per_turn :]
         results = await gathered(self._answer(call, episode, deadline) for call in taken)
@@ -114,8 +104,7 @@ class ToolExecutor:
         """Return the tools' rewards for the whole episode, keyed by tool name; call it before `end_episode`.
 
         Raises:
-            RolloutError: a tool's infrastructure failed, or it did not answer in time.
-            DataError: a tool raised an unexpected exception, or gave no finite number.
+            RolloutError, DataError: as `execute`; also for a tool that does not answer in time, or gives no finite number.
         """
 
         async def ask(name: str, giver: GivesFinalReward) -> float | None:
@@ -236,17 +225,7 @@ def _value_of(task: asyncio.Future[T], name: str) -> T:
 
 
 def _checked_reward(given: Any, name: str) -> float | None:
-    if given is None:
-        return None
-    try:
-        reward = contained(float, given)
-    except Exception:  # noqa: BLE001 - `__float__` may be user code; torch raises RuntimeError for several elements
-        reward = math.nan
-    if not math.isfinite(reward):
-        raise UnexplainedError(
-            f"tool `{name}`: its reward is {given!r:.100}, and must be a finite number", cause="no number"
-        )
-    return reward
+    return None if given is None else finite_number(given, f"tool `{name}`: its reward")
 
 
 def _failure(status: ToolStatus, reason: str) -> ToolResult:

@@ -46,11 +46,7 @@ class WorkerTool:
     """Worker process of an episode, keyed by role and episode: several tools may ask the same worker."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None, context: ToolContext = NO_CONTEXT) -> None:
-        """Take the handles of the role's workers.
-
-        Raises:
-            ToolError: there is no schema.
-        """
+        """Take the handles of the role's workers; without a schema it is a `ToolError`."""
         if schema is None:
             raise ToolError(f"tool `{WORKER_TOOL}`: no `tool_schema`. Add one to the tool YAML")
         self._config = read_plain_config(WorkerToolConfig, config, source=f"tool `{WORKER_TOOL}`")
@@ -60,11 +56,7 @@ class WorkerTool:
         """Worker process that answered this tool, keyed by episode."""
 
     async def start(self) -> None:
-        """Check that there are workers; they were started with the cluster.
-
-        Raises:
-            ToolError: there are none.
-        """
+        """Check that there are workers, which were started with the cluster; a `ToolError` says if not."""
         if not self._workers:
             raise ToolError(f"tool `{WORKER_TOOL}`: no worker has the role `{self._config.role}`")
 

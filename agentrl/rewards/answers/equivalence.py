@@ -1,8 +1,7 @@
 """Mathematical equivalence of two answers, in processes that are killed if they hang.
 
 On some answers sympy takes for ever, or all memory. So each comparison runs in its own process, forked from one that has
-imported sympy, with a limit of CPU time. A comparison first gets a short slice. One that needs more restarts with its whole
-limit in slots of its own, so that fast comparisons do not wait.
+imported sympy, with a limit of CPU time: first a short slice, then the whole limit in other slots, so that fast ones go on.
 
 No library's pool: these use named semaphores, which stay in shared memory when a run is killed.
 """
@@ -29,10 +28,7 @@ _MAX_CRASHES = 2
 
 
 class EquivalencePool:
-    r"""Processes that compare answers.
-
-    Example: `await pool.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=Deadline.after(5.0))` is True.
-    """
+    r"""Processes that compare answers: `await pool.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=...)` is True."""
 
     def __init__(self, *, num_processes: int, timeout_s: float) -> None:
         """Take the number of concurrent comparisons, at least 2, and the CPU time limit of one."""
@@ -49,11 +45,7 @@ class EquivalencePool:
         return taken
 
     async def start(self, *, deadline: Deadline) -> None:
-        """Start the forking process, and try it.
-
-        Raises:
-            RolloutError: it does not start, or does not compare.
-        """
+        """Start the forking process, and try it; a `RolloutError` says why it does not work."""
         try:
             if not await self.equivalent(r"\sqrt{8}", r"2\sqrt{2}", deadline=deadline):
                 raise RolloutError("answer check: its process starts, but does not find equal roots equal")

@@ -95,9 +95,10 @@ def find_answer(
         case "hashes":
             return _last(_HASHES, completion, problem="no `####`")
         case "last_number":
-            return _last_number(completion)
+            return _last(_NUMBER, completion, problem="no number")
         case _:
-            return _stated(completion, may_be_words=reference is not None and _is_words(reference))
+            is_words = reference is not None and not _VALUE.search(normalised(reference).replace(r"\text", ""))
+            return _stated(completion, may_be_words=is_words)
 
 
 def requested_format(request: str) -> AnswerFormat | None:
@@ -111,8 +112,13 @@ def requested_format(request: str) -> AnswerFormat | None:
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}`; None without one, or if it is not closed."""
-    boxes = list(_BOXED.finditer(text))
-    return _balanced(text, boxes[-1].end()) if boxes else None
+    start, depth = max((match.end() for match in _BOXED.finditer(text)), default=len(text)), 1
+    for index in range(start, len(text)):
+        if text[index] in "{}" and text[index - 1] != "\\":
+            depth += 1 if text[index] == "{" else -1
+            if depth == 0:
+                return text[start:index].strip()
+    return None
 
 
 def _instructions(messages: Sequence[Message]) -> Iterator[str]:
@@ -136,16 +142,8 @@ def _tagged(completion: str, *, needs_box: bool) -> FoundAnswer:
 
 
 def _boxed(text: str) -> FoundAnswer:
-    content = last_boxed(text)
-    if content:
-        return FoundAnswer(text=content)
-    return FoundAnswer(
-        problem=r"no `\boxed{}`" if not _BOXED.search(text) else r"the last `\boxed{}` is empty or not closed"
-    )
-
-
-def _is_words(reference: str) -> bool:
-    return not _VALUE.search(normalised(reference).replace(r"\text", ""))
+    problem = r"the last `\boxed{}` is empty or not closed" if _BOXED.search(text) else r"no `\boxed{}`"
+    return FoundAnswer(text=content) if (content := last_boxed(text)) else FoundAnswer(problem=problem)
 
 
 def _stated(completion: str, *, may_be_words: bool) -> FoundAnswer:
@@ -163,7 +161,7 @@ def _stated(completion: str, *, may_be_words: bool) -> FoundAnswer:
         if _VALUE.search(statement) or (statement and may_be_words and box_at < 0):
             return FoundAnswer(text=statement)
         words = words or statement
-    fallback = _boxed(text) if box_at >= 0 else _last_number(text)
+    fallback = _boxed(text) if box_at >= 0 else _last(_NUMBER, text, problem="no number")
     return FoundAnswer(text=words) if words and not fallback.text else fallback
 
 
@@ -175,23 +173,7 @@ def _statement(text: str) -> str:
     return line[: end.start()].rstrip(" \t,") if end else line
 
 
-def _last_number(completion: str) -> FoundAnswer:
-    numbers = _NUMBER.findall(completion)
-    return FoundAnswer(text=numbers[-1]) if numbers else FoundAnswer(problem="no number")
-
-
 def _last(pattern: re.Pattern[str], completion: str, *, problem: str) -> FoundAnswer:
     matches = pattern.findall(completion)
     text = matches[-1].strip() if matches else ""
     return FoundAnswer(text=text) if text else FoundAnswer(problem=problem)
-
-
-def _balanced(text: str, start: int) -> str | None:
-    """Return `text` from `start` to the brace that closes the one before `start`; None if it is not closed."""
-    depth = 1
-    for index in range(start, len(text)):
-        if text[index] in "{}" and text[index - 1] != "\\":
-            depth += 1 if text[index] == "{" else -1
-            if depth == 0:
-                return text[start:index].strip()
-    return None
