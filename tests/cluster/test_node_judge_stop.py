@@ -1,4 +1,4 @@
-"""The worker that holds a judge of a node is ended, however its judge stops; in virtual time and without a cluster."""
+"""The worker that holds a judge of a node is kept and ended, however its judge stops; in virtual time and without a cluster."""
 
 import asyncio
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentrl import clock
-from agentrl.cluster.node_judges import _stop
-from agentrl.errors import WorkerDiedError, WorkerError
+from agentrl.cluster.node_judges import _keep, _stop
+from agentrl.errors import JudgeUnavailableError, WorkerDiedError, WorkerError
 from agentrl.simulation.virtual_time import run_in_virtual_time
 
 
@@ -49,3 +49,46 @@ def test_a_judge_that_is_being_started_is_not_waited_for_and_one_that_stops_slow
     worker = Worker(after_s=after_s)
     stopped(worker)
     assert worker.killed_at == pytest.approx(killed_at)
+
+
+class MortalWorker:
+    """Dies at second 10, is restarted without its judge at second 13, and cannot take the port at its first attempt."""
+
+    def __init__(self) -> None:
+        self.ports: list[int] = []
+        self.is_running = True
+
+    def __str__(self) -> str:
+        return "judge 0"
+
+    async def is_started(self) -> bool:
+        if 10 <= clock.now() < 13:
+            self.is_running = False
+            raise WorkerDiedError("judge 0: its process died")
+        return self.is_running
+
+    async def start(self, port: int) -> str:
+        await self.is_started()
+        self.ports.append(port)
+        if len(self.ports) == 1:
+            raise JudgeUnavailableError("judge 0: the port is taken")
+        self.is_running = True
+        return f"http://10.0.0.1:{port}"
+
+
+def test_a_judge_whose_worker_was_restarted_is_started_at_its_port_until_it_runs(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "agentrl.cluster.node_judges")
+    worker: Any = MortalWorker()
+
+    async def watch() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30.0):
+                await _keep(worker, "http://10.0.0.1:8088")
+
+    run_in_virtual_time(watch())
+    assert worker.ports == [8088, 8088]
+    assert [record.message for record in caplog.records] == [
+        "judge 0: its process died; restarting at http://10.0.0.1:8088, unless its node is gone",
+        "judge 0: judge 0: the port is taken",
+        "judge 0: listening on http://10.0.0.1:8088 again",
+    ]
