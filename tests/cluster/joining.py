@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from agentrl.cluster.placement.nodes import Nodes
-from agentrl.cluster.placement.resource_pool import reserve
+from agentrl.cluster.placement.resource_pool import missing_resources, node_resources, reserve
 from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
 from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
@@ -30,11 +30,9 @@ async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict
     workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places("echo")]
     nodes = [await worker.node() for worker in workers]
     pool.release()
-    try:
-        await reserve("three", PoolSection(processes_per_node=[1, 1, 1]), roles=["echo"])
-    except ConfigError as error:
-        return {"nodes": nodes, "refusal": str(error), "after_a_loss": await start_again(leave, come_back)}
-    return {"nodes": nodes}
+    three = ClusterSection(pools={"three": PoolSection(processes_per_node=[1, 1, 1])})
+    refusal = missing_resources(three, {}, total=node_resources())
+    return {"nodes": nodes, "refusal": refusal, "after_a_loss": await start_again(leave, come_back)}
 
 
 async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:

@@ -58,12 +58,10 @@ async def reserve(
     Rank i of every role is on the same GPU if the roles are started one after another, in the order of `roles`.
 
     Raises:
-        ConfigError: the cluster lacks them, or they are not free within `timeout_s`.
+        ConfigError: they exist (`missing_resources`), but are not free within `timeout_s`.
     """
     per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
-    if problem := missing_for_pool(name, bundles, total=node_resources(), spread=spread):
-        raise ConfigError(problem)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
         async with asyncio.timeout(timeout_s):
@@ -95,61 +93,36 @@ def missing_resources(
 
     Args:
         cluster: the pools, and the address of the cluster.
-        needs: see `missing_in_total`; the pools included.
+        needs: resources of all processes, keyed by the config key that sets their number; the pools included.
         total: all resources of each node.
     """
+    problems = [_missing_in_total(needs, total=total)]
+    problems += [_missing_for_pool(name, section, total=total) for name, section in cluster.pools.items()]
+    problem = next(filter(None, problems), None)
+    nodes = "; ".join(_shown([node]) for node in total) or "none"
     more = _MORE_NODES if cluster.address is not None else _ONE_NODE
-    problems = [missing_in_total(needs, total=total, more=more)]
-    problems += [
-        missing_for_pool(name, bundles_of(section), total=total, spread=bool(section.processes_per_node), more=more)
-        for name, section in cluster.pools.items()
-    ]
-    return next(filter(None, problems), None)
+    return problem and f"{problem}. The nodes have: {nodes}. Make the numbers and pools smaller, or {more}"
 
 
-def missing_in_total(
-    needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle], more: str = _MORE_NODES
-) -> str | None:
-    """Return what a cluster lacks for all processes of a run together; None if nothing.
-
-    Args:
-        needs: resources of the processes, keyed by the config key that sets their number.
-        total: all resources of each node.
-        more: advice on getting more nodes, for the message.
-    """
+def _missing_in_total(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
     wanted, existing = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
     if all(amount <= existing.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
         return None
     parts = "; ".join(f"`{key}`: {_shown(bundles)}" for key, bundles in needs.items() if bundles)
-    nodes = "; ".join(_shown([node]) for node in total) or "none"
-    return (
-        f"the run takes {_shown([wanted])} together, and the cluster has {_shown([existing])}. It takes {parts}. The nodes "
-        f"have: {nodes}. Make the numbers and pools smaller, or {more}"
-    )
+    return f"the run takes {_shown([wanted])} together, and the cluster has {_shown([existing])}. It takes {parts}"
 
 
-def missing_for_pool(
-    name: str, bundles: Sequence[Bundle], *, total: Sequence[Bundle], spread: bool, more: str = _MORE_NODES
-) -> str | None:
-    """Return what a cluster lacks for a pool, counting resources in use as present; None if nothing.
-
-    Args:
-        name: name of the pool, for the message.
-        bundles: each must fit on one node.
-        total: all resources of each node.
-        spread: each bundle needs its own node.
-        more: advice on getting more nodes, for the message.
-    """
-    free = [dict(node) for node in total]
+def _missing_for_pool(name: str, section: PoolSection, *, total: Sequence[Bundle]) -> str | None:
+    """Return what is missing if the bundles are put on the nodes, the largest first; None if nothing."""
+    free, bundles, spread = [dict(node) for node in total], bundles_of(section), bool(section.processes_per_node)
     for number, bundle in enumerate(sorted(bundles, key=lambda bundle: -sum(bundle.values())), start=1):
         home = next(
             (node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())), None
         )
         if home is None:
-            nodes = "; ".join(_shown([node]) for node in total) or "none"
             return (
                 f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
-                f"its {len(bundles)} bundles. The nodes have: {nodes}. Make the pool smaller, or {more}"
+                f"its {len(bundles)} bundles"
             )
         if spread:
             free.remove(home)

@@ -12,7 +12,7 @@ import ray
 from agentrl.cluster import launch, spawn_roles
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.nodes import Nodes
-from agentrl.cluster.placement.resource_pool import missing_for_pool, missing_in_total, reserve
+from agentrl.cluster.placement.resource_pool import Bundle, missing_resources, node_resources, reserve
 from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import Places, processes_of
@@ -26,34 +26,38 @@ MODEL = ModelSection(path="")
 NODE = {"CPU": 8.0, "GPU": 4.0}
 
 
+def missing(section: PoolSection, *total: Bundle) -> str:
+    return missing_resources(ClusterSection(pools={"train": section}), {}, total=total) or ""
+
+
 def test_bundles_share_a_node_unless_each_needs_one_of_its_own():
-    bundles = [{"CPU": 4.0}, {"CPU": 4.0}]
-    assert missing_for_pool("a", bundles, total=[NODE], spread=False) is None
-    assert missing_for_pool("a", bundles, total=[NODE, NODE], spread=True) is None
-    assert "each on a node of its own" in (missing_for_pool("a", bundles, total=[NODE], spread=True) or "")
+    apart = PoolSection(processes_per_node=[1, 1], num_cpus=4)
+    assert missing(PoolSection(num_processes=2, num_cpus=4), NODE) == ""
+    assert missing(apart, NODE, NODE) == ""
+    assert "each on a node of its own" in missing(apart, NODE)
 
 
 def test_what_is_missing_is_said_with_what_the_nodes_have():
-    message = missing_for_pool("train", [{"CPU": 1.0, "GPU": 8.0}], total=[NODE, NODE], spread=True) or ""
+    message = missing(PoolSection(processes_per_node=[1], num_gpus=8), NODE, NODE)
     assert "`cluster.pools.train` needs 1 x (CPU 1, GPU 8)" in message
     assert "The nodes have: 1 x (CPU 8, GPU 4); 1 x (CPU 8, GPU 4)" in message
 
 
 def test_a_large_bundle_is_not_kept_out_by_small_ones():
-    bundles = [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 8.0}]
-    assert missing_for_pool("a", bundles, total=[NODE, {"CPU": 2.0}], spread=False) is None
+    assert missing(PoolSection(processes_per_node=[1, 8]), {"CPU": 8.0}, {"CPU": 2.0}) == ""
 
 
 def test_pools_that_fit_alone_and_not_together_are_refused_with_their_keys():
     needs = {name: [{"CPU": 5.0}] for name in ("cluster.pools.a", "cluster.pools.b")}
-    assert missing_in_total(needs, total=[NODE, NODE]) is None
-    message = missing_in_total(needs, total=[NODE]) or ""
+    assert missing_resources(ClusterSection(), needs, total=[NODE, NODE]) is None
+    message = missing_resources(ClusterSection(), needs, total=[NODE]) or ""
     assert "the run takes 1 x (CPU 10) together, and the cluster has 1 x (CPU 8, GPU 4)" in message
     assert "`cluster.pools.a`: 1 x (CPU 5); `cluster.pools.b`: 1 x (CPU 5)" in message
 
 
 def test_parts_of_a_gpu_that_make_a_whole_one_have_room():
-    assert missing_in_total({"a": [{"GPU": 1 / 3}] * 3}, total=[{"CPU": 1.0, "GPU": 1.0}]) is None
+    needs = {"a": [{"GPU": 1 / 3}] * 3}
+    assert missing_resources(ClusterSection(), needs, total=[{"CPU": 1.0, "GPU": 1.0}]) is None
 
 
 def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
@@ -220,10 +224,11 @@ async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
 
 
 @pytest.mark.ray
-async def test_what_a_cluster_does_not_have_is_refused_at_once(local_ray: Path):
+async def test_what_a_cluster_does_not_have_is_missing(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
-    with pytest.raises(ConfigError, match=rf"`cluster.pools.a` needs .*The nodes have: 1 x \(CPU {num_cpus}\)"):
-        await reserve("a", PoolSection(num_processes=num_cpus + 1), roles=["echo"])
+    message = missing(PoolSection(num_processes=num_cpus + 1), *node_resources())
+    assert "`cluster.pools.train` needs " in message
+    assert f"The nodes have: 1 x (CPU {num_cpus})" in message
 
 
 @pytest.mark.ray
