@@ -19,27 +19,13 @@ def wait_until_lost() -> bool:
 
     Returns False where it has none, or where the run closed it.
     """
-    for pid in _children():
-        try:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == _NAME:
-                pidfd = os.pidfd_open(pid)
-                break
-        except OSError:  # it ended meanwhile
-            continue
-    else:
-        return False
-    try:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        poll.poll()
-    finally:
-        os.close(pidfd)
-    return not is_closing.is_set()
-
-
-def _children() -> list[int]:
-    pids: list[int] = []
-    for file in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # that thread ended meanwhile
-            pids += map(int, file.read_text().split())
-    return pids
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # that thread or process ended meanwhile
+            for pid in children.read_text().split():
+                if Path(f"/proc/{pid}/comm").read_text().strip() == _NAME:
+                    with open(os.pidfd_open(int(pid))) as pidfd:
+                        poll = select.poll()
+                        poll.register(pidfd, select.POLLIN)
+                        poll.poll()
+                    return not is_closing.is_set()
+    return False
