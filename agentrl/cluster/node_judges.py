@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import ray
 
-from agentrl.cluster.ray.background import watching
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
+from agentrl.cluster.ray.polling import watching
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import AgentRLError, WorkerDiedError

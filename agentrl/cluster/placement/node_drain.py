@@ -10,19 +10,16 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Set
-from typing import TypeVar
 
 import ray
-from ray._private.state import state
 from ray.exceptions import RayError
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.ray.background import watching
 from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.polling import ask_ray, draining_deadlines_ms, watching
 from agentrl.errors import AgentRLError
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _LOOK_EVERY_S = 5.0
 _ANSWER_TIMEOUT_S = 5.0
@@ -33,7 +30,7 @@ _MARGIN_S = 5.0
 
 def draining_nodes() -> dict[str, float]:
     """Ask Ray for the draining nodes; see `remaining_times_s`."""
-    deadlines_ms = state.get_draining_nodes()
+    deadlines_ms = draining_deadlines_ms()
     if not deadlines_ms:
         return {}
     living = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -81,16 +78,6 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
             for index, node in enumerate(places):
                 if node is not None and node in remaining_s:
                     engines.drain(index, within_s=max(0.0, min(patience_s, remaining_s[node] - _MARGIN_S)))
-
-
-async def ask_ray(look: Callable[[], T]) -> T:
-    """Call `look` in a thread; a cancellation waits for it, since Ray must not be asked while it shuts down."""
-    answer = asyncio.ensure_future(asyncio.to_thread(look))
-    try:
-        return await asyncio.shield(answer)
-    except asyncio.CancelledError:
-        await asyncio.wait({answer}, timeout=_ANSWER_TIMEOUT_S)
-        raise
 
 
 async def _node_of(engine: WorkerHandle) -> str | None:

@@ -9,18 +9,14 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import ray
-from ray import ActorID, PlacementGroupID
-from ray._private.state import state
-from ray.core.generated import gcs_pb2
 from ray.exceptions import RayError
 
 from agentrl import clock
-from agentrl.cluster.placement.node_drain import ask_ray
-from agentrl.cluster.ray.background import watching
 from agentrl.cluster.ray.handles import START_TIMEOUT_S, WorkerHandle, all_of
+from agentrl.cluster.ray.polling import actor_info, ask_ray, free_resources, watching
 from agentrl.cluster.run_history import Node, RunHistory, format_resources
 from agentrl.errors import InsufficientResourcesError, NotBuiltError
 
@@ -41,7 +37,7 @@ _SILENCE_MESSAGE = (
 
 def living_nodes() -> dict[str, Node]:
     """Return the living nodes, keyed by id."""
-    free: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
+    free = free_resources()
     return {
         node["NodeID"]: Node(
             address=node["NodeManagerAddress"],
@@ -54,23 +50,9 @@ def living_nodes() -> dict[str, Node]:
 
 
 def has_place(worker: WorkerHandle) -> bool:
-    """Ask Ray whether a spawned worker has a process, or a reserved place for one.
-
-    Its class may not be built yet. A busy machine may be slow to start the process of a reserved place.
-    """
-    # Ray's public functions do not report an actor's placement group.
-    accessor = state._connect_and_get_accessor()
-    encoded = accessor.get_actor_info(ActorID(bytes.fromhex(worker.caller_id)))
-    if encoded is None:
-        return False
-    info = cast(Any, gcs_pb2).ActorTableData.FromString(encoded)
-    # An actor that lost its node and waits for another keeps its old `pid`, but has no address.
-    return bool(info.address.ip_address) or _is_set_aside(info.placement_group_id)
-
-
-def _is_set_aside(group: bytes) -> bool:
-    """Ask Ray whether a placement group (empty: none) exists, with all of its nodes."""
-    return bool(group) and state.placement_group_table(PlacementGroupID(group)).get("state") == "CREATED"
+    """Ask Ray whether a spawned worker has a process; its class may not be built yet."""
+    # An actor that lost its node and waits for another keeps its old `Pid`, but has no address.
+    return bool(actor_info(worker.caller_id).get("Address", {}).get("IPAddress"))
 
 
 class Nodes:
@@ -128,55 +110,40 @@ class Nodes:
 
         placing = asyncio.ensure_future(all_of(map(place, workers)))
         try:
-            while not placing.done():
-                await self._while_without_room(placing, missing, needs)
-                await self._while_built(placing, missing)
+            await self._report_until(placing, missing, needs)
             placing.result()
         finally:
             placing.cancel()
             await asyncio.gather(placing, return_exceptions=True)  # cancels the calls while Ray still runs
 
-    async def _while_without_room(
-        self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str
-    ) -> None:
-        """Return when `placing` is done, or each of the `missing` has a place; raises as `_log_unplaced`."""
-        started_at = counted_at = clock.now()
-        look_at_s = report_at_s = min(_FIRST_REPORT_S, self._max_wait_s)
-        while not await _is_done(placing, by=started_at + look_at_s):
-            unplaced = await self._unplaced(missing)
-            if unplaced is None:
-                unplaced = list(missing)
-            if not unplaced:
-                return
-            counted_at = self._count(counted_at)
-            if look_at_s == report_at_s:
-                await self._log_unplaced(unplaced, needs, waited_s=report_at_s)
-                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
-            look_at_s = min(look_at_s + _LOOK_EVERY_S, report_at_s)
+    async def _report_until(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str) -> None:
+        """Return when `placing` is done; until then log the `missing` without room, or else those that are being built."""
+        has_room, since = False, clock.now()
+        counted_at, look_in_s = since, min(_FIRST_REPORT_S, self._max_wait_s)
+        report_at_s = look_in_s
+        while not await _is_done(placing, within_s=look_in_s):
+            unplaced = await self._unplaced(missing, has_room=has_room)
+            if has_room == bool(unplaced):
+                has_room, since = not unplaced, clock.now()
+                counted_at, report_at_s = since, _REPORT_EVERY_S if has_room else min(_FIRST_REPORT_S, self._max_wait_s)
+            elif not has_room:
+                counted_at = self._count(counted_at)
+            if clock.now() - since >= report_at_s:
+                if has_room:
+                    _log_building(missing, waited_s=report_at_s)
+                    report_at_s += _REPORT_EVERY_S
+                else:
+                    await self._log_unplaced(unplaced, needs, waited_s=report_at_s)
+                    report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
+            look_in_s = min(_LOOK_EVERY_S, since + report_at_s - clock.now())
 
-    async def _while_built(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle]) -> None:
-        """Return when `placing` is done, or one of the `missing` has lost its place with its node."""
-        started_at, report_at_s = clock.now(), _REPORT_EVERY_S
-        while not await _is_done(placing, by=clock.now() + _LOOK_EVERY_S):
-            if await self._unplaced(missing):
-                return
-            if (waited_s := clock.now() - started_at) < report_at_s:
-                continue
-            problem = (
-                f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
-            )
-            if waited_s >= START_TIMEOUT_S:
-                raise NotBuiltError(f"{problem}. It seems to hang; build the class by hand with the same `config`")
-            logger.warning("%s", problem)
-            report_at_s += _REPORT_EVERY_S
-
-    async def _unplaced(self, missing: Sequence[WorkerHandle]) -> list[WorkerHandle] | None:
-        """Return the workers without a place; None if Ray does not answer."""
+    async def _unplaced(self, missing: Sequence[WorkerHandle], *, has_room: bool) -> list[WorkerHandle]:
+        """Return the workers without a place; as at the last look (`has_room`) if Ray does not answer."""
         workers = tuple(missing)  # a copy: the thread reads it while `missing` shrinks
         try:
             return await ask_ray(lambda: [worker for worker in workers if not self._has_place(worker)])
         except RayError:
-            return None
+            return [] if has_room else list(workers)
 
     def _count(self, since: float) -> float:
         """Count the time from `since` to now, except what another wait has counted; return now."""
@@ -273,8 +240,15 @@ async def _log_silence() -> None:
     logger.error(_SILENCE_MESSAGE, _SILENT_AFTER_S)
 
 
-async def _is_done(work: asyncio.Future[Any], *, by: float) -> bool:
-    await asyncio.wait({work}, timeout=max(0.0, by - clock.now()))
+def _log_building(workers: Sequence[WorkerHandle], *, waited_s: float) -> None:
+    problem = f"{_named(workers)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
+    if waited_s >= START_TIMEOUT_S:
+        raise NotBuiltError(f"{problem}. It seems to hang; build the class by hand with the same `config`")
+    logger.warning("%s", problem)
+
+
+async def _is_done(work: asyncio.Future[Any], *, within_s: float) -> bool:
+    await asyncio.wait({work}, timeout=max(0.0, within_s))
     return work.done()
 
 

@@ -5,19 +5,17 @@ import logging
 import os
 import secrets
 import shutil
-import signal
+import socket
 import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray._private import utils as ray_utils
 from ray.exceptions import AuthenticationError
 
-from agentrl.cluster.ray.connect import fields_of_job, join
 from agentrl.cluster.ray.lost_ray import is_closing
 from agentrl.cluster.ray.user_modules import stage, worker_path
 from agentrl.cluster.ray.worker_output import log_worker_output
@@ -28,11 +26,12 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Linux limit."""
-_SET_EVERY_S = 0.02
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable; read on Linux too, despite its name."""
-
-_Handlers = Mapping[signal.Signals, Any]
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray's variable with the settings of a job, for the job's driver."""
+_PROBE_TIMEOUT_S = 10.0
+"""Limit for connecting to the head; Ray itself would try for a quarter of an hour, deaf to signals."""
 
 
 @contextlib.contextmanager
@@ -70,62 +69,70 @@ def ray_runtime(
     """
     # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     is_closing.clear()
-    with _without_handler_of_ray():
+    if address is None:
+        _check_socket_paths(temp_dir)
+    runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
+    # Ray replaces the signal handlers of a main thread that starts or ends it. Its processes end with the thread.
+    with ThreadPoolExecutor(max_workers=1) as ray_thread:
         if address is None:
-            _check_socket_paths(temp_dir)
-        runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
-        if address is None:
-            _start(num_cpus, temp_dir, runtime_env)
+            ray_thread.submit(_start, num_cpus, temp_dir, runtime_env).result()
         else:
-            join(address, runtime_env)
-    log_worker_output()
-    _set_handlers(handlers)  # Ray has replaced them
-    try:
-        yield
-    except Exception:
-        if address is not None:
-            raise  # the cluster keeps its own logs
+            ray_thread.submit(_join, address, runtime_env).result()
+        log_worker_output()
         try:
-            shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", keep_logs_in, dirs_exist_ok=True)
-            for folder in keep_logs_in.glob("**/"):
-                folder.chmod(folder.stat().st_mode & ~0o022)  # Ray lets everybody write
-            logger.warning("the run failed; Ray's logs are in %s", keep_logs_in)
-        except OSError as error:
-            # `shutil.Error` lists every file.
-            why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
-            logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
-        raise
-    finally:
-        _shut_down(handlers)
+            yield
+        except Exception:
+            if address is None:  # a cluster keeps its own logs
+                _keep_logs(temp_dir, keep_logs_in)
+            raise
+        finally:
+            is_closing.set()
+            ray_thread.submit(ray.shutdown).result()
 
 
-@contextlib.contextmanager
-def _without_handler_of_ray() -> Iterator[None]:
-    """Keep Ray's SIGTERM handler out while Ray starts: it would end this process silently."""
-    original = ray_utils.set_sigterm_handler
-    ray_utils.set_sigterm_handler = lambda handler: None
+def _keep_logs(temp_dir: Path, folder: Path) -> None:
     try:
-        yield
-    finally:
-        ray_utils.set_sigterm_handler = original
+        shutil.copytree(temp_dir / "ray" / "session_latest" / "logs", folder, dirs_exist_ok=True)
+        for inner in folder.glob("**/"):
+            inner.chmod(inner.stat().st_mode & ~0o022)  # Ray lets everybody write
+        logger.warning("the run failed; Ray's logs are in %s", folder)
+    except OSError as error:
+        # `shutil.Error` lists every file.
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
 
 
-def _shut_down(handlers: _Handlers) -> None:
-    """Shut Ray down in a thread, and keep `handlers` set meanwhile: Ray removes them first, and then takes long."""
-    is_closing.set()
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        leaving = beside.submit(ray.shutdown)
-        while not leaving.done():
-            wait([leaving], timeout=_SET_EVERY_S)
-            _set_handlers(handlers)
-    leaving.result()
+def _join(address: str, runtime_env: dict[str, Any]) -> None:
+    """Make this process a driver of the cluster at `address`.
+
+    Raises:
+        ConfigError: there is no cluster, or it refuses this machine's token.
+    """
+    if address != "auto":
+        _require_listener(address)
+    # In a Ray job both set a search path, and the run's contains the job's.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, runtime_env=runtime_env)
+    except (ConnectionError, ValueError, AuthenticationError) as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[-1]
+        raise ConfigError(
+            f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {reason} A cluster with a token needs "
+            "the same `~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, also for this command; one without "
+            f"`RAY_AUTH_MODE=disabled`. `ray status --address {address}` must answer on this machine"
+        ) from error
 
 
-def _set_handlers(handlers: _Handlers) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+def _require_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"`cluster.address` is `{address}`, and nothing listens there: {error}. Start Ray on that machine with "
+            "`ray start --head --port=...`, or leave the key out: the run then starts its own Ray"
+        ) from error
 
 
 def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
@@ -161,7 +168,8 @@ def _on_loopback_only() -> Iterator[None]:
     """Make Ray bind every port to loopback.
 
     By default it replaces a loopback address by that of an interface and listens on all interfaces, unless clusters of several
-    machines are off, as on systems other than Linux.
+    machines are off, as on systems other than Linux. The public switch is a variable that `import ray` reads; then it is not
+    known yet if the run joins a cluster.
     """
     before, of_user = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_SEVERAL_MACHINES)
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -190,14 +198,14 @@ def _check_socket_paths(temp_dir: Path) -> None:
 def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:
     """Ship the user's modules, and give the workers this process's search path; see `user_modules`."""
     env: dict[str, Any] = {}
-    of_job, path = fields_of_job(), worker_path()
+    in_job, path = _JOB in os.environ, worker_path()
     # An empty path hides a node's own from the workers; a job's path reaches them anyway.
-    if path or "env_vars.PYTHONPATH" not in of_job:
+    if path or not in_job:
         env["env_vars"] = {"PYTHONPATH": path}
     # Staged, because Ray would take the whole folder, data and earlier runs included.
     staging = Path(tempfile.mkdtemp(dir=temp_dir), "user_code")
     stage(user_folder, staging)
     # Without `working_dir` Ray adds this process's working folder to the workers' path, unless a job has set one.
-    if any(staging.iterdir()) or (on_cluster and "working_dir" not in of_job):
+    if any(staging.iterdir()) or (on_cluster and not in_job):
         env["working_dir"] = str(staging)
     return env

@@ -1,7 +1,6 @@
 """Turns any plain class into a Ray worker."""
 
 import inspect
-import types
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -92,14 +91,6 @@ def spawn(
     ]
 
 
-def _takes(function: Any, *args: Any) -> bool:
-    try:
-        inspect.signature(function).bind(*args)
-    except TypeError:
-        return False
-    return True
-
-
 def _prepared(cls: type) -> type:
     """Return `cls` with a constructor that first sets up logging."""
 
@@ -115,7 +106,7 @@ def check_worker_class(cls: object) -> None:
     """Refuse an unsuitable worker class before Ray would fail deep inside.
 
     Raises:
-        ConfigError: it is no class, cannot be inherited from, or its constructor is async or does not take `config` and `role`.
+        ConfigError: it is no class, is abstract, or its constructor is async or does not take `config` and `role`.
     """
     if not inspect.isclass(cls):
         raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
@@ -125,31 +116,11 @@ def check_worker_class(cls: object) -> None:
         raise ConfigError(f"{name} is abstract: it lacks {lacking}. Implement these.")
     if inspect.iscoroutinefunction(cls.__init__):
         raise ConfigError(f"{name}: its constructor is async, and nobody awaits one. Declare it as {form}.")
-    if inspect.isfunction(cls.__new__) and not _takes(cls.__new__, cls):
-        raise ConfigError(
-            f"{name}: its `__new__` takes arguments, and Ray, which passes them to `__init__`, gives it none. Build the object "
-            f"in {form}."
-        )
     try:
-        signature = inspect.signature(cls.__init__)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}. Declare its constructor as {form}.") from error
-    missing = [parameter for parameter in ("config", "role") if parameter not in signature.parameters]
-    if missing:
-        lacking = " and no ".join(f"`{parameter}`" for parameter in missing)
-        raise ConfigError(f"{name}: its constructor takes no {lacking}. Declare it as {form}.")
-    try:
-        given = signature.bind("itself", "config", "role").arguments
-    except TypeError as error:
+        given = inspect.signature(cls.__init__).bind("itself", "config", "role").arguments
+    except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{name}: called with a config and a role, its constructor fails: {error}. Declare it as {form}."
+            f"{name}: its constructor cannot be called with a config and a role: {error}. Declare it as {form}."
         ) from error
     if (given.get("config"), given.get("role")) != ("config", "role"):
         raise ConfigError(f"{name}: its constructor must take `config`, then `role`: {form}.")
-    try:
-        types.new_class(cls.__name__, (cls,))
-    except Exception as error:  # of its `__init_subclass__` or its metaclass
-        raise ConfigError(
-            f"{name}: it cannot be inherited from, which Ray needs: {type(error).__name__}: {error}. Wrap it in a class that "
-            f"holds one, with {form}."
-        ) from error

@@ -1,18 +1,18 @@
 """Output of workers, forwarded by Ray: agentrl's records are logged as the driver's own, the rest to `run.log` only.
 
-Each process has a budget of lines, since a tool or reward may print on every call.
+The lines of a process are limited, since a tool or reward may print on every call.
 """
 
 import logging
-import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ray._private import worker as ray_worker
+# No public call replaces Ray's printing of workers' output by another handler.
 from ray._private.ray_logging import global_worker_stdstream_dispatcher
 
 from agentrl import clock
-from agentrl.observability.logs import ONLY_IN_FILE, is_own, record_of
+from agentrl.observability.logs import ONLY_IN_FILE, is_own, record_of, repeating
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +20,7 @@ _RAY_HANDLER = "ray_print_logs"
 """Ray's handler that prints to the driver's console."""
 _AUTOSCALER = "autoscaler"
 """Sender of reports about clusters that grow by themselves."""
-_MAX_LINES = 500
-_LINES_PER_S = 1 / 6
-"""Rate at which a budget refills."""
+_MAX_LINES_PER_HOUR = 500
 _MAX_LINE_CHARACTERS = 1000
 
 
@@ -30,71 +28,42 @@ class WorkerOutput:
     """Logs Ray's batches of lines: `{"ip", "pid", "actor_name", "lines", ...}`."""
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
-        """Take the clock of the budgets."""
+        """Take the clock of the limits."""
         self._now = now
-        self._budgets: dict[tuple[Any, Any], _LineBudget] = {}
-        self._lock = threading.Lock()
+        self._num_lines: Counter[tuple[Any, Any, int]] = Counter()
+        """Lines of each address and process, in each hour."""
 
     def take(self, batch: dict[str, Any]) -> None:
         """Log the lines of one process."""
         if batch.get("pid") == _AUTOSCALER:
             return
-        process = (batch.get("ip"), batch.get("pid"))
-        with self._lock:
-            budget = self._budgets.setdefault(process, _LineBudget(self._now()))
-        name = f"{batch.get('actor_name') or 'worker'} (pid {batch.get('pid')})"
         for line in batch["lines"]:
             record = record_of(line)
             if record is not None and is_own(record):
                 if logging.getLogger(record.name).isEnabledFor(record.levelno):
                     logging.getLogger(record.name).handle(record)
             elif record is not None:  # of the user's code, or of a library
-                self._print(name, f"{record.levelname} {record.name}: {record.getMessage()}", budget)
+                self._print(batch, f"{record.levelname} {record.name}: {record.getMessage()}")
             elif line.strip():
-                self._print(name, line, budget)
+                self._print(batch, line)
 
-    def _print(self, name: str, line: str, budget: "_LineBudget") -> None:
-        num_left_out = budget.num_left_out
-        if not budget.spend(self._now()):
-            if not budget.has_warned:
-                budget.has_warned = True
-                logger.warning(
-                    "%s: printed more than %d lines; dropping most further lines, a tool or reward may print on every call",
-                    name,
-                    _MAX_LINES,
-                )
-            return
-        if num_left_out:
-            logger.info("%s: %d printed lines dropped", name, num_left_out, extra=ONLY_IN_FILE)
-        logger.info("%s: %s", name, line[:_MAX_LINE_CHARACTERS], extra=ONLY_IN_FILE)
-
-
-class _LineBudget:
-    """The lines that one process may still print into the log."""
-
-    def __init__(self, now: float) -> None:
-        self.has_warned = False
-        """Set by the first dropped line; warned only once."""
-        self.num_left_out = 0
-        """Lines dropped since the last printed one."""
-        self._left = float(_MAX_LINES)
-        self._filled_at = now
-
-    def spend(self, now: float) -> bool:
-        """Return whether one more line may be printed; count it as dropped otherwise."""
-        self._left = min(_MAX_LINES, self._left + (now - self._filled_at) * _LINES_PER_S)
-        self._filled_at = now
-        if self._left < 1:
-            self.num_left_out += 1
-            return False
-        self._left -= 1
-        self.num_left_out = 0
-        return True
+    def _print(self, batch: dict[str, Any], line: str) -> None:
+        key = (batch.get("ip"), batch.get("pid"), int(self._now() // 3600))
+        self._num_lines[key] += 1
+        name = f"{batch.get('actor_name') or 'worker'} (pid {batch.get('pid')})"
+        if self._num_lines[key] <= _MAX_LINES_PER_HOUR:
+            logger.info("%s: %s", name, line[:_MAX_LINE_CHARACTERS], extra=ONLY_IN_FILE)
+        elif self._num_lines[key] == _MAX_LINES_PER_HOUR + 1:
+            logger.warning(
+                "%s: printed more than %d lines in an hour; dropping the others, a tool or reward may print on every call",
+                name,
+                _MAX_LINES_PER_HOUR,
+                extra=repeating(name),
+            )
 
 
 def log_worker_output() -> None:
     """Replace Ray's console output of workers; call it after `ray.init(log_to_driver=True)`."""
-    assert ray_worker.global_worker.connected
     global_worker_stdstream_dispatcher.remove_handler(_RAY_HANDLER)
     # Ray removes the handler of that name itself when it shuts down.
     global_worker_stdstream_dispatcher.add_handler(_RAY_HANDLER, WorkerOutput().take)

@@ -12,12 +12,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import ray
-from ray._private.state import state
 from ray.exceptions import RayError
 
-from agentrl.cluster.placement.node_drain import ask_ray
-from agentrl.cluster.ray.background import watching
 from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.polling import actor_info, ask_ray, watching
 from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.errors import (
@@ -139,7 +137,7 @@ class ExtraWorkerHandle(WorkerHandle):
 
     async def _actor_info(self) -> Mapping[str, Any]:
         try:
-            return await ask_ray(lambda: state.actor_table(self.caller_id))
+            return await ask_ray(lambda: actor_info(self.caller_id))
         except RayError:
             return {}
 

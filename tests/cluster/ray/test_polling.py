@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agentrl.cluster.ray import background as module
-from agentrl.cluster.ray.background import watching
+from agentrl.cluster.ray import polling as module
+from agentrl.cluster.ray.polling import watching
 
 
 async def watch_with_a_bug() -> None:

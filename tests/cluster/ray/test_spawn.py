@@ -1,7 +1,6 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,40 +107,3 @@ async def until_waiting(engine: EngineHandle, request_ids: set[str]) -> None:
 def test_what_cannot_be_a_worker_is_refused_with_the_way_out(cls: object):
     with pytest.raises(ConfigError, match=r"def __init__\(self, config, role\)|Give the class itself"):
         check_worker_class(cls)
-
-
-class BuiltByNew:
-    def __new__(cls, config: dict[str, Any], role: str) -> "BuiltByNew":
-        return super().__new__(cls)
-
-
-class OnlyOne(PlainWorker):
-    """The same object, whoever asks."""
-
-    _made: "OnlyOne | None" = None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> "OnlyOne":
-        cls._made = cls._made or super().__new__(cls)
-        return cls._made
-
-
-def test_a_class_whose_new_takes_arguments_is_refused_and_one_whose_new_takes_any_is_not():
-    with pytest.raises(
-        ConfigError, match=r"BuiltByNew`: its `__new__` takes arguments, .* `def __init__\(self, config"
-    ):
-        check_worker_class(BuiltByNew)
-    check_worker_class(OnlyOne)
-
-
-class NotToInheritFrom(PlainWorker):
-    """Refuses whoever tries."""
-
-    def __init_subclass__(cls) -> None:
-        raise TypeError("type 'NotToInheritFrom' is not an acceptable base type")
-
-
-def test_a_class_that_ray_cannot_inherit_from_is_refused_before_ray_tries():
-    with pytest.raises(
-        ConfigError, match=r"NotToInheritFrom`: it cannot be inherited from, .* Wrap it in a class that"
-    ):
-        check_worker_class(NotToInheritFrom)
