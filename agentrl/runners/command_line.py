@@ -57,14 +57,14 @@ def run_command(
     return _exit_status(lambda: run(_until_signalled(command(), when_stopped)), when_stopped=when_stopped)
 
 
-def run_blocking(command: Callable[[StopRequest], None]) -> int:
-    """Run a command that computes in this thread to its end, and return the exit status."""
+def run_blocking(command: Callable[[StopRequest], None], *, when_stopped: str = _RESUMES) -> int:
+    """Run a command that computes in this thread to its end, and return the exit status; see `run_command`."""
 
     def run() -> None:
         with StopRequest() as stop:
             command(stop)
 
-    return _exit_status(run, when_stopped=_RESUMES)
+    return _exit_status(run, when_stopped=when_stopped)
 
 
 def end_process(status: int) -> NoReturn:

@@ -6,21 +6,19 @@ checkpoint, on disk or in an object store, of any number of ranks -> policy -> m
 Ray, judge or data. The run is neither changed nor held up: it may go on meanwhile, be finished, or have died.
 """
 
-import argparse
-import signal
 import sys
-from pathlib import Path
 
 from agentrl.checkpoints.atomic_folder import place_of, written_whole
 from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose
-from agentrl.errors import AgentRLError, CheckpointError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.run.directory import RunDirectory
 from agentrl.run.preflight.models.dtype import choose_dtype
 from agentrl.run.preflight.models.folders import check_model_path
-from agentrl.runners.command_line import EXIT_FAILED, EXIT_USAGE, make_parser
+from agentrl.run.stop_request import StopRequest
+from agentrl.runners.command_line import make_parser, run_blocking
 from agentrl.training.export import export_checkpoint
 
 
@@ -48,7 +46,7 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
     directory.refuse_other_policy()
     place = place_of(to) if to is not None else str(directory.exported(state.step))
     with written_whole(place) as partial:
-        _export_from(store, state.step, config, partial)
+        export_checkpoint(f"{store.url_of(state.step)}/actor", config, str(partial))
     accuracy = "" if state.accuracy is None else f", validation accuracy {state.accuracy:.3f}"
     return f"policy of step {state.step}{accuracy}: {place}"
 
@@ -74,19 +72,8 @@ def chosen_checkpoint(store: CheckpointStore, *, step: int | None, best: bool) -
     return candidates[-1]
 
 
-def _export_from(store: CheckpointStore, step: int, config: RunConfig, folder: Path) -> None:
-    try:
-        export_checkpoint(f"{store.url_of(step)}/actor", config, str(folder))
-    except CheckpointError as error:
-        if store.state(step) is not None:
-            raise
-        raise CheckpointError(
-            f"checkpoint {store.url_of(step)}: the run, which goes on, has deleted it meanwhile; export a newer one, or let "
-            "the run keep more (`checkpoint.keep_last`)"
-        ) from error
-
-
-def _arguments() -> argparse.Namespace:
+def main() -> int:
+    """Run the command line; returns the exit status."""
     parser = make_parser("export", "Write a checkpoint of a run as a Hugging Face folder.")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, metavar="N", help="the checkpoint after update N (default: the newest)")
@@ -96,23 +83,14 @@ def _arguments() -> argparse.Namespace:
         metavar="PLACE",
         help="a folder, or a URL such as s3://bucket/policy (default: exported/step_N in `run.dir`)",
     )
-    return parser.parse_intermixed_args()
+    arguments = parser.parse_intermixed_args()
 
-
-def main() -> int:
-    """Run the command line; returns the exit status."""
-    arguments = _arguments()
-    try:
+    def command(stop: StopRequest) -> None:
         loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EXPORT)
         config = choose_dtype(loaded)[0].config
         print(export(config, step=arguments.step, best=arguments.best, to=arguments.to))
-    except (AgentRLError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
-    except KeyboardInterrupt:
-        print("stopped before the end; nothing was written", file=sys.stderr)
-        return 128 + signal.SIGINT
-    return 0
+
+    return run_blocking(command, when_stopped="nothing was written")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from agentrl.checkpoints.store import RunState
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.run.directory import RunDirectory
 from agentrl.runners import export
 from agentrl.training.actor import Actor
@@ -212,14 +212,6 @@ def test_a_full_disk_is_reported_in_one_line_and_nothing_half_written_stays(
         assert error.endswith("name another folder with `--to`")
         assert all(not bar or bar.startswith("Writing model shards") for bar in bars), "no traceback"
         assert [path.name for path in disk.iterdir()] == ["fill"]
-
-
-def test_a_checkpoint_that_the_run_has_deleted_meanwhile_is_distinguished_from_a_damaged_one(
-    run: LiveRun, tmp_path: Path
-):
-    store = RunDirectory(run.config()).checkpoints
-    with pytest.raises(CheckpointError, match=r"step_000009: the run, which goes on, has deleted it meanwhile"):
-        export._export_from(store, 9, run.config(), tmp_path / "out")
 
 
 def test_other_factors_than_those_of_the_run_are_refused(run: LiveRun, tmp_path: Path):
