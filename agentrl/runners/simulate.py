@@ -32,7 +32,7 @@ from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.reward import SIMULATED_REWARD
 from agentrl.simulation.tool import SIMULATED_TOOL
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from agentrl.types import Group, TrajectorySummary
+from agentrl.types import Group, Prompt, TrajectorySummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +98,25 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
     engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
     fleet = EngineFleet(lambda index: cast(Any, engines[index]), num_engines=len(engines))
     await fleet.start()
+    worker_config = WorkerConfig(
+        model=config.model,
+        rollout=config.rollout,
+        reward=reward,
+        tools=tuple(tools),
+        run_seed=config.run.seed,
+        run_dir="",
+    )
     workers: list[Any] = [
-        LocalWorker(AgentLoopWorker(_worker_config(config, tools, reward), f"agent_loop {index}"))
+        LocalWorker(AgentLoopWorker(worker_config, f"agent_loop {index}"))
         for index in range(config.rollout.num_workers)
     ]
+    assumed = config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens
     manager = AgentLoopManager(
         config.rollout,
         fleet,
         workers,
         max_prompt_tokens=config.data.max_prompt_tokens,
-        kv_tokens=[config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens]
-        * len(engines),
+        kv_tokens=[assumed] * len(engines),
         reward_timeout_s=config.reward.timeout_s,
         max_wait_s=config.cluster.max_wait_s,
         start_timeout_s=600.0,
@@ -127,22 +135,20 @@ async def simulate(
         num_steps_before: steps rolled out before it, from which admission learns; the figures are of the last one alone.
     """
     run, rollout = await start(loaded, assumed_kv_tokens=assumed_kv_tokens), loaded.config.rollout
+
+    async def roll_out(prompts: Sequence[Prompt], step: int) -> list[Group]:
+        samples = rollout.samples_per_prompt
+        return await run.rollouts.collect(prompts, step=step, samples_per_prompt=samples, on_finished=lambda _: None)
+
     for step in range(num_steps_before):
-        await run.rollouts.collect(
-            run.prompts.take(rollout.prompts_per_step),
-            step=step + 1,
-            samples_per_prompt=rollout.samples_per_prompt,
-            on_finished=lambda _: None,
-        )
+        await roll_out(run.prompts.take(rollout.prompts_per_step), step + 1)
     taken = run.prompts.take(rollout.prompts_per_step)
     overlong_warnings(overlong := await run.rollouts.check_prompts(taken), loaded.config.data)
     taken = [prompt for prompt in taken if prompt.prompt_id not in overlong]
     prompt_tokens = await run.workers[0].prompt_lengths(taken)
     before = await _count_tokens(run.engines)
     started_at, started_cpu = clock.now(), time.process_time()
-    groups = await run.rollouts.collect(
-        taken, step=num_steps_before + 1, samples_per_prompt=rollout.samples_per_prompt, on_finished=lambda _: None
-    )
+    groups = await roll_out(taken, num_steps_before + 1)
     makespan_s, cpu_time_s = clock.now() - started_at, time.process_time() - started_cpu
     await run.rollouts.aclose()
     spent = await _count_tokens(run.engines) - before
@@ -170,17 +176,6 @@ async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
     return count
 
 
-def _worker_config(config: RunConfig, tools: list[Any], reward: Any) -> WorkerConfig:
-    return WorkerConfig(
-        model=config.model,
-        rollout=config.rollout,
-        reward=reward,
-        tools=tuple(tools),
-        run_seed=config.run.seed,
-        run_dir="",
-    )
-
-
 def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
     wrong = [f"tool_config_path: the tool `{name}`" for name in tools if name != SIMULATED_TOOL]
     if config.rollout.engine != "simulated":
@@ -200,10 +195,11 @@ def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
 def report(simulation: Simulation, config: RunConfig) -> Table:
     """Return the figures for a person."""
     summaries, seconds = simulation.summaries, simulation.makespan_s
-    num_turns = sum(summary.num_turns for summary in summaries)
-    engines = config.rollout.num_engines
+    num_turns, engines = sum(summary.num_turns for summary in summaries), config.rollout.num_engines
     computed = simulation.num_prefill_tokens + simulation.num_generated_tokens
     asked = simulation.num_prefill_tokens + simulation.num_cached_tokens
+    total_s = sum(summary.wall_time_s for summary in summaries)
+    tool_s = sum(summary.tool_time_s for summary in summaries)
     rows = {
         "trajectories": f"{len(summaries):,} ({num_turns:,} turns)",
         "time for all of them": f"{seconds:,.1f} s",
@@ -212,7 +208,7 @@ def report(simulation: Simulation, config: RunConfig) -> Table:
         "sampled tokens per second and engine": f"{simulation.num_generated_tokens / seconds / engines:,.0f}",
         "prompt tokens found in the cache": f"{simulation.num_cached_tokens / max(1, asked):.1%}",
         "tokens computed again": f"{simulation.num_recomputed_tokens / max(1, computed):.2%}",
-        "share of a trajectory's time in tools": f"{_tool_share(summaries):.1%}",
+        "share of a trajectory's time in tools": f"{tool_s / (total_s or 1.0):.1%}",
         "CPU time of the loop per turn": f"{1000 * simulation.cpu_time_s / max(1, num_turns):.2f} ms",
     }
     table = Table(title=f"{engines} engines, admission by {config.rollout.admission}")
@@ -221,11 +217,6 @@ def report(simulation: Simulation, config: RunConfig) -> Table:
     for row in rows.items():
         table.add_row(*row)
     return table
-
-
-def _tool_share(summaries: list[TrajectorySummary]) -> float:
-    total_s = sum(summary.wall_time_s for summary in summaries)
-    return sum(summary.tool_time_s for summary in summaries) / total_s if total_s else 0.0
 
 
 def main() -> int:
