@@ -93,36 +93,32 @@ def result_table(result: dict[str, Any]) -> Table:
         number = metrics.get(f"validation/{name}")
         return "-" if number is None or math.isnan(number) else f"{number:.{digits}f}"
 
+    rows = {"accuracy (mean reward)": "accuracy"}
+    for name in metrics:
+        kind, _, rest = name.removeprefix("validation/").partition("/")
+        if kind == "accuracy" and rest:
+            rows[f"accuracy of {rest}"] = f"accuracy/{rest}"
+    rows |= {
+        f"pass@{k}": f"pass_at_{k}" for name in metrics if (k := name.removeprefix("validation/pass_at_")).isdigit()
+    }
     table = Table()
     for column in ("what", "value", "standard error"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    table.add_row("accuracy (mean reward)", value("accuracy"), value("accuracy_stderr"))
-    for name in metrics:
-        if name.startswith("validation/accuracy/"):
-            data_set = name.removeprefix("validation/accuracy/")
-            table.add_row(
-                f"accuracy of {data_set}", value(f"accuracy/{data_set}"), value(f"accuracy_stderr/{data_set}")
-            )
-    for name in metrics:
-        k = name.removeprefix("validation/pass_at_")
-        if k.isdigit():
-            table.add_row(f"pass@{k}", value(f"pass_at_{k}"), value(f"pass_at_{k}_stderr"))
+    for what, name in rows.items():
+        kind, slash, rest = name.partition("/")
+        table.add_row(what, value(name), value(f"{kind}_stderr{slash}{rest}"))
     table.add_section()
     table.add_row("trajectories that call a tool", value("tool_call_share"), "")
     table.add_row("tool calls that succeed", value("tool_success_rate"), "")
     table.add_row("sampled tokens per trajectory", value("response_tokens_mean", 1), "")
-    table.add_row("cut short (tokens, turns or time)", _cut_short(metrics), "")
+    shares = [metrics[f"validation/{name}_share"] for name in ("truncated", "max_turns", "timeout")]
+    cut_short = math.fsum(share for share in shares if share is not None)
+    table.add_row("cut short (tokens, turns or time)", f"{cut_short:.3f}", "")
     table.add_row("sampled tokens per second", value("sampled_tokens_per_s", 0), "")
     table.add_row("wall time without the start (s)", value("wall_time_s", 1), "")
     table.add_row("left out (infrastructure failed)", value("infra_errors", 0), "")
     table.add_row("left out (data cannot be scored)", value("data_errors", 0), "")
     return table
-
-
-def _cut_short(metrics: dict[str, float | None]) -> str:
-    shares = [metrics[f"validation/{name}_share"] for name in ("truncated", "max_turns", "timeout")]
-    known = [share for share in shares if share is not None]
-    return f"{math.fsum(known):.3f}" if known else "-"
 
 
 def main() -> int:
