@@ -3,7 +3,6 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from agentrl.cluster.ray.user_modules import imported_user_modules
 from agentrl.config.schema.run import RunConfig
@@ -40,17 +39,16 @@ def inputs_of(config: RunConfig, *, trains: bool) -> dict[str, Path]:
 
     A model on a hub is none of them. An evaluation reads the policy alone of the models.
     """
-    files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(config.data.train_files)}
-    for number, stage in enumerate(config.stages):
-        files |= {f"stages[{number}].train_files[{i}]": Path(file) for i, file in enumerate(stage.train_files or [])}
-    files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(config.data.validation_files)}
-    tool_file = config.tool_config_path or config.rollout.tool_config_path
-    if tool_file:
-        files["tool_config_path"] = Path(tool_file)
-    if config.model.chat_template is not None:
-        files["model.chat_template"] = Path(config.model.chat_template)
+    lists = {"data.train_files": config.data.train_files, "data.validation_files": config.data.validation_files}
+    lists |= {f"stages[{number}].train_files": stage.train_files or [] for number, stage in enumerate(config.stages)}
+    files: dict[str, str | None] = {
+        f"{key}[{index}]": file for key, of in lists.items() for index, file in enumerate(of)
+    }
+    files["tool_config_path"] = config.tool_config_path or config.rollout.tool_config_path
+    files["model.chat_template"] = config.model.chat_template
     models = trained_or_asked(config) if trains else {"model.path": config.model.path}
-    return files | {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
+    folders = {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
+    return {key: Path(file) for key, file in files.items() if file} | folders
 
 
 def code_of_user() -> dict[str, Path]:
@@ -59,49 +57,36 @@ def code_of_user() -> dict[str, Path]:
 
 
 def digest_of(path: Path, *, key: str) -> str:
-    """Return a digest of the content of a file, or of the model in a folder; where it is and its dates do not count.
+    """Return a digest of the content of a file, or of the model in a folder; place and dates are not part of it.
 
     Raises:
         ConfigError: it cannot be read; `key` is what names it.
     """
     try:
-        return _digest_of_model(path) if path.is_dir() else _digest_of_file(path)
+        if not path.is_dir():
+            return _digest_of_file(path, whole_bytes=path.stat().st_size)
+        files = sorted({file for pattern in _MODEL_FILES for file in path.glob(pattern) if file.is_file()})
+        digests = "".join(f"{file.name}\0{_digest_of_file(file, whole_bytes=_WHOLE_BYTES)}\0" for file in files)
+        return hashlib.sha256(digests.encode()).hexdigest()
     except OSError as error:
         raise ConfigError(
             f"{key}: {error.filename or path} cannot be read: {error.strerror}; fetch it again"
         ) from error
 
 
-def _digest_of_model(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()}):
-        digest.update(f"{file.name}\0{_digest_of_large_file(file)}\0".encode())
-    return digest.hexdigest()
+def _digest_of_file(file: Path, *, whole_bytes: int) -> str:
+    """Return a digest of a file, without reading a large one for minutes.
 
-
-def _digest_of_file(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _digest_of_large_file(file: Path) -> str:
-    """Return a digest of a file of weights that does not take minutes to read.
-
-    A small one is read whole. Of a larger one its size, both ends (with the header of safetensors: names, types and shapes)
-    and a sample of every few MiB count. An update, which changes weights all over the file, or another type is seen; a change
-    that lies between two samples is not, such as that of one norm or of a few rows of an embedding.
+    A file of more than `whole_bytes` is represented by its size, both ends (with the header of safetensors: names, types and
+    shapes) and a sample of every few MiB. So an update of the weights or another type is noticed; a change between two samples
+    is not, such as that of one norm.
     """
-    size = file.stat().st_size
-    if size <= _WHOLE_BYTES:
-        return _digest_of_file(file)
     with file.open("rb") as content:
+        if (size := file.stat().st_size) <= whole_bytes:
+            return hashlib.file_digest(content, "sha256").hexdigest()
         digest = hashlib.sha256(f"{size}\0".encode())
-        digest.update(content.read(_END_BYTES))
+        digest.update(os.pread(content.fileno(), _END_BYTES, 0))
         for position in range(_STRIDE_BYTES, size - _END_BYTES, _STRIDE_BYTES):
-            digest.update(_read_at(content, position, _SAMPLE_BYTES))
-        digest.update(_read_at(content, size - _END_BYTES, _END_BYTES))
-    return digest.hexdigest()
-
-
-def _read_at(content: BinaryIO, position: int, count: int) -> bytes:
-    return os.pread(content.fileno(), count, position)
+            digest.update(os.pread(content.fileno(), _SAMPLE_BYTES, position))
+        digest.update(os.pread(content.fileno(), _END_BYTES, size - _END_BYTES))
+        return digest.hexdigest()
