@@ -4,7 +4,8 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from enum import Enum, auto
+from types import FrameType
 from typing import Self
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,17 @@ class SignalledError(BaseException):
         self.number = number
 
 
+class StopPhase(Enum):
+    """Answer to the next signal: `AT_ONCE -> DEFERRED -> REQUESTED -> AT_ONCE`."""
+
+    AT_ONCE = auto()
+    """The command ends where it is."""
+    DEFERRED = auto()
+    """The signal is noted; the command ends where it says that it can."""
+    REQUESTED = auto()
+    """A signal was noted; a second one does not wait."""
+
+
 class StopRequest:
     """A context manager that turns the signals into `SignalledError`.
 
@@ -33,20 +45,21 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        """True once a signal came inside `deferred`."""
+        self._phase = StopPhase.AT_ONCE
         self._number = 0
-        self._is_deferred = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    @property
+    def requested(self) -> bool:
+        """True once a signal came inside `deferred`."""
+        return self._phase is StopPhase.REQUESTED
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -55,16 +68,16 @@ class StopRequest:
         Raises:
             SignalledError: a signal came, or a second one, for which nothing waits.
         """
-        self._is_deferred = True
+        self._phase = StopPhase.DEFERRED
         try:
             yield
+            if self.requested:
+                raise SignalledError(self._number)
         finally:
-            self._is_deferred = False
-        if self.requested:
-            raise SignalledError(self._number)
+            self._phase = StopPhase.AT_ONCE
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_deferred or self.requested:
+        if self._phase is not StopPhase.DEFERRED:
             raise SignalledError(number)
-        self.requested, self._number = True, number
+        self._phase, self._number = StopPhase.REQUESTED, number
         logger.info("%s: stopping; a second one does not wait for the checkpoint", signal.Signals(number).name)
