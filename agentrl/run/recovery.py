@@ -10,16 +10,16 @@ were lost with a node.
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TypeVar
 
 from agentrl.errors import ModelDiedError, RestoreRequiredError, WorkerDiedError
 from agentrl.run.plan import Run
 
 logger = logging.getLogger(__name__)
-
+T = TypeVar("T")
 
 _MAX_DEATHS = 3
 """Largest number of deaths after the same checkpoint; beyond it, restarts do not help."""
@@ -39,19 +39,21 @@ async def surviving_early_deaths(start: Callable[[], AbstractAsyncContextManager
         WorkerDiedError, RestoreRequiredError: that happened three times.
     """
     async with AsyncExitStack() as stack:
-        yield await _started(stack, start)
+        yield await _repeated(lambda: stack.enter_async_context(start()), what="the start of the run")
 
 
-async def _started(stack: AsyncExitStack, start: Callable[[], AbstractAsyncContextManager[Run]]) -> Run:
-    num_deaths = 0
+async def _repeated(start: Callable[[], Awaitable[T]], *, what: str, pause_s: float = 0.0) -> T:
+    """Await `start`; if a process dies meanwhile, up to `_MAX_STARTS` times."""
+    num_starts = 0
     while True:
         try:
-            return await stack.enter_async_context(start())
+            return await start()
         except (WorkerDiedError, RestoreRequiredError) as error:
-            num_deaths += 1
-            if num_deaths == _MAX_STARTS:
+            num_starts += 1
+            if num_starts == _MAX_STARTS:
                 raise
-            logger.warning("%s, during the start of the run; restarting (%d of %d)", error, num_deaths, _MAX_STARTS - 1)
+            logger.warning("%s, during %s; retrying (%d of %d)", error, what, num_starts, _MAX_STARTS - 1)
+            await asyncio.sleep(pause_s)
 
 
 async def surviving_model_deaths(run: Run, go_on: Callable[[], Awaitable[None]]) -> None:
@@ -86,16 +88,10 @@ async def _restart_models(run: Run) -> None:
     Raises:
         RestoreRequiredError: that happened three times.
     """
+
+    async def restart() -> None:
+        await run.learner.restart()
+        await run.engines.renew()
+
     run.progress.start_phase("restarting the models")
-    for num_starts in itertools.count(1):
-        try:
-            await run.learner.restart()
-            await run.engines.renew()
-            return
-        except RestoreRequiredError as error:
-            if num_starts == _MAX_STARTS:
-                raise
-            logger.warning(
-                "%s, during the restart of the models; retrying (%d of %d)", error, num_starts, _MAX_STARTS - 1
-            )
-            await asyncio.sleep(_PAUSE_S)
+    await _repeated(restart, what="the restart of the models", pause_s=_PAUSE_S)
