@@ -45,7 +45,7 @@ class RunDirectory(ResumableFolder):
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""
-        digests_before = content_of(self._digests)
+        digests_before = content_of(self._saved_digests)
         super().open(inputs, trains=trains)
         for name, changed in changed_inputs(self._inputs, digests_before).items():
             if name.startswith(CODE):
@@ -61,7 +61,7 @@ class RunDirectory(ResumableFolder):
         """
         owner, inputs = self.checkpoints.owner(), self.checkpoints.inputs()
         if owner is None:
-            owner, inputs = content_of(self._saved), content_of(self._digests)
+            owner, inputs = content_of(self._saved_config), content_of(self._saved_digests)
         if owner is None:
             return
         where, base = f"{self.checkpoints.url} holds checkpoints of", Path(self._config.model.path)

@@ -177,10 +177,10 @@ def prepare(loaded: LoadedConfig) -> Plan:
     stages = stages_of(loaded.config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     memory_warnings: list[str] = []
-    if not RunDirectory(loaded.config).has_all_steps:  # a finished run is only shown, here too if it was made elsewhere
+    if not RunDirectory(loaded.config).finished:  # a finished run is only shown, here too if it was made elsewhere
         check_models(loaded.config)
         check_weights(loaded.config)
-        check_room(loaded.config)
+        require_room_here(loaded.config, num_gpus=gpus_here())
         memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
     plan = _prepared(loaded, plugins, prompts)
     return Plan(
@@ -200,18 +200,12 @@ def prepare(loaded: LoadedConfig) -> Plan:
     )
 
 
-def check_room(config: RunConfig, *, with_models: bool = True) -> None:
-    """Check that this machine can hold a run that starts a Ray of its own; see `require_room_here`."""
-    if config.cluster.address is None:
-        require_room_here(config, num_gpus=gpus_here(), with_models=with_models)
-
-
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
     if not RunDirectory(config).finished:
-        check_room(config, with_models=False)
+        require_room_here(config, num_gpus=gpus_here(), with_models=False)
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_evaluated(config)
@@ -224,7 +218,7 @@ def _prepared(
     """Return the plan of an evaluation, or of what a training run shares with one; `training` has its stages' prompts."""
     trains, directory, (tools, reward) = bool(training), RunDirectory(loaded.config), plugins
     validation = held_out_prompts(loaded.config)
-    if not (directory.has_all_steps if trains else directory.finished):
+    if not directory.finished:
         tokens = check_policy_chat(loaded.config.model, schemas_of(tools)).with_tools(known_schemas(tools))
         sets = [dataset.all() for dataset in (*training, validation) if dataset is not None]
         refuse_overlong(tokens, itertools.chain.from_iterable(sets), loaded.config.data)

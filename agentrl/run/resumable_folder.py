@@ -1,13 +1,6 @@
 """The folder of a resumable run: its lock, its config and inputs, its checkpoints, its result.
 
-DIR/
-├── config.yaml             the resolved config; keys marked `resumable` may change on resume
-├── inputs.json             digests of the files, models and user code that the run reads, which must stay the same
-├── metrics.jsonl           one object per step
-├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`
-├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
-├── policy/                 the trained policy as a Hugging Face folder
-└── result.json             written last: the run is finished
+`agentrl.run.directory` shows its files.
 """
 
 import contextlib
@@ -17,6 +10,7 @@ import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +34,19 @@ _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.pa
 """Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
 
 
+class RunPhase(StrEnum):
+    """Progress of the run in a folder: `NEW -> STARTED -> FINISHED`.
+
+    A config with more steps than the result takes a finished run back to `STARTED`.
+    """
+
+    NEW = "new"
+    """There is no `config.yaml`."""
+    STARTED = "started"
+    FINISHED = "finished"
+    """`result.json` holds all steps of the config."""
+
+
 class ResumableFolder(ABC):
     """Base of every kind of run's folder; a subclass says which changes of the config prevent resuming."""
 
@@ -58,6 +65,11 @@ class ResumableFolder(ABC):
         self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
         self.policy = PolicyFolder(self.path / "policy")
         """The trained policy, once the run is finished."""
+        self.metrics = self.path / "metrics.jsonl"
+        self._saved_config = self.path / "config.yaml"
+        self._saved_digests = self.path / "inputs.json"
+        self._last_checkpoint = self.path / "last_checkpoint.json"
+        self._result = self.path / "result.json"
         self._settings = config
         self._num_steps = num_steps
         self._inputs: dict[str, tuple[Path, str]] = {}
@@ -69,6 +81,19 @@ class ResumableFolder(ABC):
     def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
         """Return the inputs that a run with that saved config has read by then."""
         return self._inputs
+
+    @property
+    def phase(self) -> RunPhase:
+        """Progress of the run."""
+        if not self._saved_config.is_file():  # without a config the result may be of anything
+            return RunPhase.NEW
+        has_all_steps = self._result.is_file() and self.result().get("num_steps", math.inf) >= self._num_steps
+        return RunPhase.FINISHED if has_all_steps else RunPhase.STARTED
+
+    @property
+    def finished(self) -> bool:
+        """True once the run has all steps of its config."""
+        return self.phase is RunPhase.FINISHED
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Start a new run in the folder, or check that the existing run may resume; a training claims its checkpoints.
@@ -90,15 +115,15 @@ class ResumableFolder(ABC):
         self._make_folder()
         self._lock()
         self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
-        if trains and not self.has_all_steps:
+        if trains and not self.finished:
             self.refuse_lost_checkpoints()
-            if not self._saved.is_file():
+            if self.phase is RunPhase.NEW:
                 self._write_down()  # first: a folder with checkpoints but without a config is not recognised as a run's
             with _refusing_unusable():
                 self._claim_checkpoints()
         self._write_down()
-        if self.finished and not self.has_all_steps:
-            self._result.unlink()  # the run gets more steps
+        if not self.finished:
+            self._result.unlink(missing_ok=True)  # the run gets more steps
 
     def try_out(self, inputs: Mapping[str, Path]) -> str:
         """Test whether the folder can be written, and leave it unchanged; arguments and errors as in `open` for a training.
@@ -118,21 +143,22 @@ class ResumableFolder(ABC):
         finally:
             for folder in missing:
                 folder.rmdir()
-        if not self._saved.is_file():
-            return f"run.dir: {self.path} can be written; a run would begin there"
-        num_steps_done = self._num_steps_done()
+        num_steps_done = 0 if self.phase is RunPhase.NEW else self._num_steps_done()
         self._refuse_other_run_here(inputs, num_steps_done=num_steps_done)
-        if self.has_all_steps:
-            return f"run.dir: {self.path} holds this run, finished; the command would print its result"
-        return f"run.dir: {self.path} can be written; the run there would go on after step {num_steps_done}"
+        outlook = {
+            RunPhase.NEW: "can be written; a run would begin there",
+            RunPhase.STARTED: f"can be written; the run there would go on after step {num_steps_done}",
+            RunPhase.FINISHED: "holds this run, finished; the command would print its result",
+        }
+        return f"run.dir: {self.path} {outlook[self.phase]}"
 
     def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, num_steps_done: int) -> None:
         """Compute the inputs' digests, and refuse to resume a run with other inputs or another config."""
         self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
-        if self._saved.is_file():
+        if self.phase is not RunPhase.NEW:
             self._refuse_other_run(
-                self._saved.read_bytes(),
-                content_of(self._digests),
+                self._saved_config.read_bytes(),
+                content_of(self._saved_digests),
                 where=f"run.dir: {self.path} holds",
                 key="run.dir",
                 num_steps_done=num_steps_done,
@@ -140,19 +166,34 @@ class ResumableFolder(ABC):
 
     def _make_folder(self) -> None:
         try:
-            if (
-                not self._saved.is_file()
-                and self.path.exists()
-                and any(e.name not in _BEFORE_CONFIG for e in self.path.iterdir())
-            ):
-                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
             self.path.mkdir(parents=True, exist_ok=True)
+            if self.phase is RunPhase.NEW and any(entry.name not in _BEFORE_CONFIG for entry in self.path.iterdir()):
+                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
         except OSError as error:
-            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
+            raise self._unusable(error) from error
+
+    def _lock(self) -> None:
+        """Lock the folder for this process; the kernel releases the lock when the process ends."""
+        try:
+            self._lock_file = (self.path / ".lock").open("w")
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
+            ) from error
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.")
+
+    def close(self) -> None:
+        """Leave the folder to another process."""
+        self._lock_file.close()
 
     def _write_down(self) -> None:
-        write_whole(self._digests, self._encoded_inputs())
-        write_whole(self._saved, self._encoded_config())
+        write_whole(self._saved_digests, self._encoded_inputs())
+        write_whole(self._saved_config, self._encoded_config())
 
     def _claim_checkpoints(self) -> None:
         """Take the folder of the checkpoints, if it is this run's own, and remove what a killed one left half written.
@@ -179,11 +220,11 @@ class ResumableFolder(ABC):
             self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
 
     def note_checkpoint(self, step: int) -> None:
-        """Write down that the checkpoint of `step` counts; where that fails, the next start does."""
+        """Write down that the checkpoint of `step` is committed; where that fails, the next start does."""
         try:
-            write_whole(self._noted, orjson.dumps({"step": step}))
+            write_whole(self._last_checkpoint, orjson.dumps({"step": step}))
         except OSError as error:
-            logger.warning("%s: not written: %s", self._noted, error)
+            logger.warning("%s: not written: %s", self._last_checkpoint, error)
 
     def refuse_lost_checkpoints(self) -> None:
         """Check that existing checkpoints are not missing: without them the run would erase its results and restart.
@@ -191,25 +232,16 @@ class ResumableFolder(ABC):
         Raises:
             ConfigError: there are none, or `checkpoint.dir` cannot be used.
         """
-        if not self._noted.is_file():
+        if not self._last_checkpoint.is_file():
             return
         with _refusing_unusable():
             latest = self.checkpoints.latest()
         if latest is None:
-            step = orjson.loads(self._noted.read_bytes())["step"]
+            step = orjson.loads(self._last_checkpoint.read_bytes())["step"]
             raise ConfigError(
                 f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
                 f"step {step} there. Mount it or put it back, so that the run goes on; or begin anew in another `run.dir`."
             )
-
-    def close(self) -> None:
-        """Leave the folder to another process."""
-        self._lock_file.close()
-
-    @property
-    def finished(self) -> bool:
-        """True once the run has come to its end."""
-        return self._result.is_file()
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as finished, with its result as plain data."""
@@ -219,46 +251,6 @@ class ResumableFolder(ABC):
         """Return the result of the finished run."""
         return orjson.loads(self._result.read_bytes())
 
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def has_all_steps(self) -> bool:
-        """True if the run is finished, and its config asks for no further steps."""
-        if not self.finished or not self._saved.is_file():  # without a config the result may be of anything
-            return False
-        return self.result().get("num_steps", math.inf) >= self._num_steps
-
-    @property
-    def _saved(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def _digests(self) -> Path:
-        return self.path / "inputs.json"
-
-    @property
-    def _noted(self) -> Path:
-        return self.path / "last_checkpoint.json"
-
-    @property
-    def _result(self) -> Path:
-        return self.path / "result.json"
-
-    def _lock(self) -> None:
-        """Lock the folder for this process; the kernel releases the lock when the process ends."""
-        try:
-            self._lock_file = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"run.dir: another process is running in {self.path}. Wait for it, or name another."
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
-
     def _encoded_inputs(self) -> bytes:
         return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
 
@@ -267,7 +259,7 @@ class ResumableFolder(ABC):
 
     def _num_steps_done(self) -> int:
         """Return the number of committed steps; a finished run need not have its checkpoints."""
-        if self.finished:
+        if self._result.is_file():
             return self.result().get("num_steps", 0)
         with _refusing_unusable():
             return self._num_steps_saved()

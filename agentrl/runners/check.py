@@ -13,11 +13,13 @@ from pathlib import Path
 from rich.console import Console
 
 from agentrl.checkpoints.object_store import check_url, open_store
+from agentrl.cluster.launch import require_room_here
+from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
 from agentrl.run.directory import RunDirectory
 from agentrl.run.fingerprints import code_of_user, inputs_of
 from agentrl.run.judges import needs_judge
-from agentrl.run.plan import check_plugins, check_room, training_warnings
+from agentrl.run.plan import check_plugins, training_warnings
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
 from agentrl.run.preflight.models.folders import check_models, check_weights, trained_or_asked
@@ -101,7 +103,7 @@ def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:
 
 def check_this_machine(subject: CheckSubject, report: CheckReport) -> None:
     """Compare the processes and the memory that they need with this machine."""
-    check_room(subject.config)
+    require_room_here(subject.config, num_gpus=gpus_here())
     memory = [check_memory(stage.config) for stage in stages_of(subject.config)]
     for note in dict.fromkeys(note for estimate in memory for note in estimate.notes):
         report.note(note)

@@ -471,9 +471,9 @@ def test_a_finished_run_is_shown_on_a_machine_that_could_not_hold_it(tmp_path: P
 
 def test_a_result_without_a_config_beside_it_is_not_mistaken_for_that_of_the_run(run: RunDirectory):
     run.finish({"num_steps": 60})
-    assert run.has_all_steps
+    assert run.finished
     (run.path / "config.yaml").unlink()
-    assert not run.has_all_steps
+    assert not run.finished
 
 
 def with_a_checkpoint(tmp_path: Path, *overrides: str) -> RunDirectory:
