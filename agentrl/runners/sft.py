@@ -45,7 +45,7 @@ def train_step(run: SftRun, step: int) -> bool:
     """Make update `step`, and keep a checkpoint when it is time; False where it was given up because of a signal."""
     started = time.monotonic()
     run.progress.start_phase(f"step {step}")
-    metrics = run.trainer.step(run.batch(step), should_stop=run.should_stop)
+    metrics = run.trainer.step(run.batch(step), should_stop=lambda: run.stop.requested)
     if metrics is None:
         return False
     step_s = time.monotonic() - started

@@ -75,7 +75,7 @@ def prepare(config: SftConfig) -> SftPlan:
     """
     config = resolved(config, Console())
     directory = SftDirectory(config)
-    data = None if directory.has_all_steps else read_inputs(config)
+    data = None if directory.finished else read_inputs(config)
     with report_full_disk(directory.path):
         directory.open(inputs_of(config), trains=True)
     return SftPlan(config=config, directory=directory, data=data)
@@ -92,22 +92,12 @@ def resolved(config: SftConfig, console: Console) -> SftConfig:
 
 
 def read_inputs(config: SftConfig) -> SftData:
-    """Check what a warm start reads, and tokenise its dialogues.
+    """Check the model folder, tokenise the dialogues, and check that the trained model can be put where it belongs.
 
     Raises:
         ConfigError: where, what and the way out.
     """
     logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
-    check_inputs(config)
-    return read_data(config)
-
-
-def check_inputs(config: SftConfig) -> None:
-    """Check the model folder, and that the trained model can be put where it belongs.
-
-    Raises:
-        ConfigError: where, what and the way out.
-    """
     check_model_path(config.model.path)
     check_architecture(config.model.path)
     check_lora(config.lora, config.model.path, key="lora")
@@ -117,6 +107,7 @@ def check_inputs(config: SftConfig) -> None:
     is_foreign = target.is_file() or (target.is_dir() and any(target.iterdir()))
     if config.output_dir is not None and is_foreign and not (target / "config.json").is_file():
         raise ConfigError(f"output_dir: {target} holds no model, and would be replaced by one. Name another folder.")
+    return read_data(config)
 
 
 def inputs_of(config: SftConfig) -> dict[str, Path]:
@@ -134,41 +125,29 @@ def inputs_of(config: SftConfig) -> dict[str, Path]:
     return files
 
 
+@dataclass(slots=True, kw_only=True)
 class SftRun:
-    """A warm start that is alive."""
+    """A warm start that is alive; `restore` must be called first."""
 
-    def __init__(
-        self,
-        plan: SftPlan,
-        data: SftData,
-        trainer: "SupervisedTrainer",
-        metrics: MetricsLogger,
-        progress: RunProgress,
-        stop: StopRequest,
-    ) -> None:
-        """Take the parts; `restore` must be called first."""
-        self.config = plan.config
-        self.trainer = trainer
-        self.progress = progress
-        self.stop = stop
-        self.num_steps = num_steps_of(plan.config, len(data.training.dialogues))
-        self._directory = plan.directory
-        self._data = data
-        self._metrics = metrics
-        self._step_saved = 0
-        self._position = 0
-        self._order = shuffled_forever(len(data.training.dialogues), plan.config.training.seed)
-
-    def should_stop(self) -> bool:
-        """Return whether a signal has come."""
-        return self.stop.requested
+    config: SftConfig
+    directory: SftDirectory
+    data: SftData
+    trainer: "SupervisedTrainer"
+    metrics: MetricsLogger
+    progress: RunProgress
+    stop: StopRequest
+    num_steps: int
+    order: Iterator[int]
+    """Indices of the dialogues, without end."""
+    _step_saved: int = 0
+    _position: int = 0
 
     def restore(self) -> int:
         """Go on from the last checkpoint; returns its step, or 0."""
-        store = self._directory.checkpoints
+        store = self.directory.checkpoints
         latest = store.latest()
         step = 0 if latest is None else latest.step
-        self._metrics.take_back(after_step=-1 if latest is None else step)
+        self.metrics.take_back(after_step=-1 if latest is None else step)
         if latest is not None:
             self.trainer.load(f"{store.url_of(step)}/{_MODEL}", step=step)
             logger.info("resumed from %s", store.url_of(step))
@@ -179,28 +158,28 @@ class SftRun:
 
     def _complete_last_row(self, step: int) -> None:
         """Measure the held-out loss of the last step where a signal came before it was measured."""
-        rows = read_metrics(self._directory.metrics)
+        rows = read_metrics(self.directory.metrics)
         if rows and "validation/loss" not in rows[-1] and (measured := self.held_out_loss(step)):
             last = {name: math.nan if value is None else value for name, value in rows[-1].items() if name != "step"}
-            self._metrics.take_back(after_step=step - 1)
-            self._metrics.log(step, last | measured)
+            self.metrics.take_back(after_step=step - 1)
+            self.metrics.log(step, last | measured)
 
     def batch(self, step: int) -> "list[TokenisedExample]":
         """Return the dialogues of update `step`, from 1; steps must ascend."""
         size = self.config.training.examples_per_step
         start = (step - 1) * size
-        indices = list(islice(self._order, start - self._position, start - self._position + size))
+        indices = list(islice(self.order, start - self._position, start - self._position + size))
         self._position = start + size
-        return self._data.training.examples(indices)
+        return self.data.training.examples(indices)
 
     def held_out_loss(self, step: int) -> dict[str, float]:
         """Measure the loss on the held-out dialogues, where it is time to; otherwise give no metrics."""
         every = self.config.validation.every_steps
-        if self._data.validation is None or (step % every != 0 and step != self.num_steps):
+        if self.data.validation is None or (step % every != 0 and step != self.num_steps):
             return {}
         self.progress.start_phase(f"step {step} held-out loss")
         started = time.monotonic()
-        loss = self.trainer.mean_loss(self._data.validation.examples(), should_stop=self.should_stop)
+        loss = self.trainer.mean_loss(self.data.validation.examples(), should_stop=lambda: self.stop.requested)
         if loss is None:
             return {}
         return {"validation/loss": loss, "time/validation_s": time.monotonic() - started}
@@ -208,17 +187,17 @@ class SftRun:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Record the numbers of a step, if there are any."""
         if metrics:
-            self._metrics.log(step, metrics)
+            self.metrics.log(step, metrics)
 
     def save(self, step: int) -> None:
         """Write a checkpoint of `step`, if that is not done."""
         if step <= self._step_saved:
             return
         self.progress.start_phase(f"step {step} checkpoint")
-        store = self._directory.checkpoints
+        store = self.directory.checkpoints
         self.trainer.save(f"{store.begin(step)}/{_MODEL}")
         store.commit(RunState(step=step, prompts_taken=step * self.config.training.examples_per_step))
-        self._directory.note_checkpoint(step)
+        self.directory.note_checkpoint(step)
         store.prune(keep_last=self.config.checkpoint.keep_last, keep_best=0)
         self._step_saved = step
         logger.info("checkpoint of step %d: written to %s", step, store.url_of(step))
@@ -226,30 +205,10 @@ class SftRun:
     def finish(self) -> None:
         """Write the model and mark the run as finished."""
         self.progress.start_phase("export")
-        policy = self._directory.policy
+        policy = self.directory.policy
         self.trainer.export(str(policy.begin()))
         policy.take()
-        self._directory.finish({"num_steps": self.num_steps, "policy": str(policy.path)})
-
-
-@contextlib.contextmanager
-def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
-    """Build model and optimiser, and leave everything in order, whatever happens."""
-    assert plan.data is not None
-    path, console = plan.directory.path, Console()
-    configure_logging(path, console=console)
-    for name, dialogues in {"training": plan.data.training, "held-out": plan.data.validation}.items():
-        if dialogues is not None:
-            logger.info("%s: %s", name, dialogues.describe())
-    num_steps = num_steps_of(plan.config, len(plan.data.training.dialogues))
-    with (
-        report_full_disk(path),
-        _trainer(plan.config, num_steps) as trainer,
-        MetricsLogger(path, SFT_COLUMNS) as metrics,
-        RunProgress(console, num_steps=num_steps) as progress,
-    ):
-        logger.info("model: %s: %s", plan.config.model.path, trainer.describe())
-        yield SftRun(plan, plan.data, trainer, metrics, progress, stop)
+        self.directory.finish({"num_steps": self.num_steps, "policy": str(policy.path)})
 
 
 def num_steps_of(config: SftConfig, num_dialogues: int) -> int:
@@ -259,14 +218,41 @@ def num_steps_of(config: SftConfig, num_dialogues: int) -> int:
 
 
 @contextlib.contextmanager
-def _trainer(config: SftConfig, num_steps: int) -> "Iterator[SupervisedTrainer]":
-    """Give a trainer that is alone in its process group, and leave the group at the end."""
+def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
+    """Build model and optimiser, and leave everything in order, whatever happens."""
+    assert plan.data is not None
+    config, path, console = plan.config, plan.directory.path, Console()
+    configure_logging(path, console=console)
+    for name, dialogues in {"training": plan.data.training, "held-out": plan.data.validation}.items():
+        if dialogues is not None:
+            logger.info("%s: %s", name, dialogues.describe())
+    num_dialogues = len(plan.data.training.dialogues)
+    num_steps = num_steps_of(config, num_dialogues)
+    with (
+        report_full_disk(path),
+        contextlib.closing(_trainer(config, num_steps)) as trainer,
+        MetricsLogger(path, SFT_COLUMNS) as metrics,
+        RunProgress(console, num_steps=num_steps) as progress,
+    ):
+        logger.info("model: %s: %s", config.model.path, trainer.describe())
+        yield SftRun(
+            config=config,
+            directory=plan.directory,
+            data=plan.data,
+            trainer=trainer,
+            metrics=metrics,
+            progress=progress,
+            stop=stop,
+            num_steps=num_steps,
+            order=shuffled_forever(num_dialogues, config.training.seed),
+        )
+
+
+def _trainer(config: SftConfig, num_steps: int) -> "SupervisedTrainer":
+    """Return a trainer that is alone in its process group."""
     from agentrl.training.parallel import ParallelContext
     from agentrl.training.supervised import SupervisedTrainer
 
     trainer = SupervisedTrainer(config.model, config.training, num_steps=num_steps, lora=config.lora)
     trainer.setup(ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=0))
-    try:
-        yield trainer
-    finally:
-        trainer.close()
+    return trainer

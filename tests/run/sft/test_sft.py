@@ -113,10 +113,6 @@ class StopsAfter(StopRequest):
         self._num_left -= 1
         return self._num_left < 0
 
-    @requested.setter
-    def requested(self, value: bool) -> None:
-        pass
-
 
 def test_the_loss_falls_and_every_step_has_its_line(load: Loader, capsys: pytest.CaptureFixture[str]) -> None:
     config = load("training.num_steps=30")
