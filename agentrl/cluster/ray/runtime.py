@@ -5,10 +5,11 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Linux limit."""
+_SET_EVERY_S = 0.02
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable; read on Linux too, despite its name."""
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -69,16 +71,17 @@ def ray_runtime(
     """
     # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     is_closing.clear()
     if address is None:
         _check_socket_paths(temp_dir)
     runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
-    # Ray replaces the signal handlers of a main thread that starts or ends it. Its processes end with the thread.
+    # One thread for the whole run: in the main thread Ray sets a SIGTERM handler, and its processes end with their thread.
     with ThreadPoolExecutor(max_workers=1) as ray_thread:
         if address is None:
-            ray_thread.submit(_start, num_cpus, temp_dir, runtime_env).result()
+            _call(ray_thread, handlers, _start, num_cpus, temp_dir, runtime_env)
         else:
-            ray_thread.submit(_join, address, runtime_env).result()
+            _call(ray_thread, handlers, _join, address, runtime_env)
         log_worker_output()
         try:
             yield
@@ -88,7 +91,20 @@ def ray_runtime(
             raise
         finally:
             is_closing.set()
-            ray_thread.submit(ray.shutdown).result()
+            _call(ray_thread, handlers, ray.shutdown)
+
+
+def _call(
+    thread: ThreadPoolExecutor, handlers: Mapping[signal.Signals, Any], function: Callable[..., None], *args: Any
+) -> None:
+    """Call `function` in `thread`, and keep `handlers` set meanwhile: Ray replaces or removes them below Python."""
+    call = thread.submit(function, *args)
+    while True:
+        is_done = bool(wait([call], timeout=_SET_EVERY_S).done)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if is_done:
+            return call.result()
 
 
 def _keep_logs(temp_dir: Path, folder: Path) -> None:

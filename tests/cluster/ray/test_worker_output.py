@@ -58,12 +58,12 @@ def test_a_process_may_print_again_in_the_next_hour_and_its_warnings_are_counted
     output = WorkerOutput(now=lambda: now)
     for hour in range(3):
         now = 3600.0 * hour
-        output.take(batch(*["x"] * 600))
-    assert (tmp_path / "run.log").read_text().count("(pid 7): x\n") == 1500
+        output.take(batch(*["x"] * 600, pid=8))
+    assert (tmp_path / "run.log").read_text().count("(pid 8): x\n") == 1500
     [line] = console.getvalue().splitlines()
-    assert "AgentLoopWorker (pid 7): printed more than 500 lines in an hour" in line
-    output.take(batch(*["x"] * 600, pid=8))
-    assert "(pid 8): printed more than 500 lines" in console.getvalue().splitlines()[-1]
+    assert "AgentLoopWorker (pid 8): printed more than 500 lines in an hour" in line
+    output.take(batch(*["x"] * 600, pid=9))
+    assert "(pid 9): printed more than 500 lines" in console.getvalue().splitlines()[-1]
 
 
 def test_records_of_workers_are_logged_and_repeats_are_counted(console: io.StringIO, tmp_path: Path):

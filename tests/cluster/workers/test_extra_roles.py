@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
-from ray.util.placement_group import placement_group, remove_placement_group
 
 from agentrl.cluster.placement.nodes import Nodes, has_place
 from agentrl.cluster.ray.spawn import ResourcePool
@@ -62,22 +60,6 @@ def test_a_worker_has_a_place_while_its_class_is_being_built_and_none_without_ro
     assert (has_place(worker), has_place(homeless)) == (True, False)
     worker.kill()
     homeless.kill()
-
-
-def test_a_worker_whose_place_was_set_aside_has_one_however_slowly_it_starts(local_ray: Path):
-    group, more_than_there_is = placement_group([{"CPU": 0.2}]), placement_group([{"CPU": 1000}])
-    ray.get(group.ready(), timeout=60)
-    first, second, homeless = (
-        spawn_extra_worker(Painter, place, {}, "painter", max_concurrency=8)
-        for place in (
-            ResourcePool(num_processes=1, num_cpus=0.2, bundle=(group, 0)),
-            ResourcePool(num_processes=1, num_cpus=0.2, bundle=(group, 0)),  # waits for the first to end
-            ResourcePool(num_processes=1, num_cpus=1, bundle=(more_than_there_is, 0)),
-        )
-    )
-    assert [has_place(worker) for worker in (first, second, homeless)] == [True, True, False]
-    remove_placement_group(group)
-    remove_placement_group(more_than_there_is)
 
 
 async def until_back(worker: ExtraWorkerHandle) -> None:
