@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentrl.cluster.ray.user_modules import imported_user_modules
@@ -41,14 +42,16 @@ def inputs_of(config: RunConfig, *, trains: bool) -> dict[str, Path]:
     """
     lists = {"data.train_files": config.data.train_files, "data.validation_files": config.data.validation_files}
     lists |= {f"stages[{number}].train_files": stage.train_files or [] for number, stage in enumerate(config.stages)}
-    files: dict[str, str | None] = {
-        f"{key}[{index}]": file for key, of in lists.items() for index, file in enumerate(of)
-    }
-    files["tool_config_path"] = config.tool_config_path or config.rollout.tool_config_path
-    files["model.chat_template"] = config.model.chat_template
+    tools = config.tool_config_path or config.rollout.tool_config_path
+    files = named_files(lists, {"tool_config_path": tools, "model.chat_template": config.model.chat_template})
     models = trained_or_asked(config) if trains else {"model.path": config.model.path}
-    folders = {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
-    return {key: Path(file) for key, file in files.items() if file} | folders
+    return files | {key: Path(path) for key, path in models.items() if Path(path).is_dir()}
+
+
+def named_files(lists: Mapping[str, Sequence[str]], files: Mapping[str, str | None]) -> dict[str, Path]:
+    """Return the files of some keys that hold lists and of others that hold one file, by the key that names each."""
+    named = {f"{key}[{index}]": Path(file) for key, of_key in lists.items() for index, file in enumerate(of_key)}
+    return named | {key: Path(file) for key, file in files.items() if file}
 
 
 def code_of_user() -> dict[str, Path]:

@@ -27,6 +27,10 @@ from agentrl.tools.loader import load_tool_file
 if TYPE_CHECKING:
     from agentrl.training.packing.sequences import TokenisedExample
 
+logger = logging.getLogger(__name__)
+
+_LINE_EVERY_S = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenisedDialogue:
@@ -96,19 +100,15 @@ def read_data(config: SftConfig) -> SftData:
     )
 
 
-logger = logging.getLogger(__name__)
-
-_LINE_EVERY_S = 10.0
-_MOST = sys.maxsize
-
-
 class _Tokeniser:
     """Tokenises dialogues with their own tools, or with those of the run."""
 
     def __init__(self, config: SftConfig) -> None:
         self._schemas = _tool_schemas(config.tool_config_path)
         self.tokens = check_policy_chat(config.model, self._schemas, without_torch=False)
-        self.max_tokens = min(config.data.max_tokens or _MOST, _positions(config.model.path) or _MOST)
+        settings = language_settings(config.model.path) or {}
+        limits = (config.data.max_tokens, num_positions(settings), exact_positions(settings))
+        self.max_tokens = min((limit for limit in limits if limit), default=sys.maxsize)
         self._last: tuple[list[dict[str, Any]], ChatTokens] = ([], self.tokens)
 
     def __call__(self, dialogue: Dialogue) -> TokenisedDialogue:
@@ -152,40 +152,24 @@ def _refuse_unlisted_calls(dialogue: Dialogue, schemas: Sequence[dict[str, Any]]
 
 
 def _read_set(files: Sequence[str], data: SftDataSection, tokenise: _Tokeniser, *, key: str) -> DialogueSet:
-    rows = read_dialogues([Path(file) for file in files], messages_key=data.messages_key)
-    tokenised = list(_tokenised(rows, tokenise, key=key))
-    kept = [dialogue for dialogue in tokenised if len(dialogue.token_ids) <= tokenise.max_tokens]
+    tokenised: list[TokenisedDialogue] = []
+    next_line_at = time.monotonic() + _LINE_EVERY_S
+    for dialogue in read_dialogues([Path(file) for file in files], messages_key=data.messages_key):
+        tokenised.append(tokenise(dialogue))
+        if time.monotonic() >= next_line_at:
+            logger.info("%s: %s dialogues tokenised", key, f"{len(tokenised):,}")
+            next_line_at += _LINE_EVERY_S
     if not tokenised:
         raise ConfigError(f"{key}: no dialogue in {', '.join(files)}")
-    if len(kept) < len(tokenised) and (data.overlong_dialogues == "error" or not kept):
-        _refuse_overlong(tokenised, tokenise.max_tokens, key=key)
-    return DialogueSet(dialogues=kept, num_dropped=len(tokenised) - len(kept))
-
-
-def _tokenised(rows: Iterator[Dialogue], tokenise: _Tokeniser, *, key: str) -> Iterator[TokenisedDialogue]:
-    next_line_at = time.monotonic() + _LINE_EVERY_S
-    for number, dialogue in enumerate(rows, start=1):
-        yield tokenise(dialogue)
-        if time.monotonic() >= next_line_at:
-            logger.info("%s: %s dialogues tokenised", key, f"{number:,}")
-            next_line_at += _LINE_EVERY_S
-
-
-def _refuse_overlong(tokenised: Sequence[TokenisedDialogue], max_tokens: int, *, key: str) -> None:
-    overlong = [dialogue for dialogue in tokenised if len(dialogue.token_ids) > max_tokens]
-    first = overlong[0]
-    raise ConfigError(
-        f"{key}: {len(overlong)} of {len(tokenised)} dialogues have more than {max_tokens} tokens (`data.max_tokens`, or the "
-        f"positions of the model), the first at {first.where} with {len(first.token_ids)}. Raise the limit if it is yours, or "
-        "set `data.overlong_dialogues: drop`"
-    )
-
-
-def _positions(model_path: str) -> int | None:
-    """Return how long a sequence may be for the model; None where its configuration does not say it."""
-    settings = language_settings(model_path) or {}
-    limits = (num_positions(settings), exact_positions(settings))
-    return min((limit for limit in limits if limit is not None), default=None)
+    overlong = [dialogue for dialogue in tokenised if len(dialogue.token_ids) > tokenise.max_tokens]
+    if overlong and (data.overlong_dialogues == "error" or len(overlong) == len(tokenised)):
+        raise ConfigError(
+            f"{key}: {len(overlong)} of {len(tokenised)} dialogues have more than {tokenise.max_tokens} tokens "
+            f"(`data.max_tokens`, or the positions of the model), the first at {overlong[0].where} with "
+            f"{len(overlong[0].token_ids)}. Raise the limit if it is yours, or set `data.overlong_dialogues: drop`"
+        )
+    kept = [dialogue for dialogue in tokenised if len(dialogue.token_ids) <= tokenise.max_tokens]
+    return DialogueSet(dialogues=kept, num_dropped=len(overlong))
 
 
 def shuffled_forever(number: int, seed: int) -> Iterator[int]:

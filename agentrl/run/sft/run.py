@@ -22,6 +22,7 @@ from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
 from agentrl.observability.metrics_file import read_metrics
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.reports.text_curve import loss_curve
+from agentrl.run.fingerprints import named_files
 from agentrl.run.preflight.models.dtype import chosen_dtype
 from agentrl.run.preflight.models.folders import check_architecture, check_lora, check_model_path, check_weights_of
 from agentrl.run.resumable_folder import ResumableFolder
@@ -112,13 +113,9 @@ def read_inputs(config: SftConfig) -> SftData:
 
 def inputs_of(config: SftConfig) -> dict[str, Path]:
     """Return the files and model folders that a warm start reads, by the key that names each."""
-    data = config.data
-    files = {f"data.train_files[{index}]": Path(file) for index, file in enumerate(data.train_files)}
-    files |= {f"data.validation_files[{index}]": Path(file) for index, file in enumerate(data.validation_files)}
-    if config.tool_config_path is not None:
-        files["tool_config_path"] = Path(config.tool_config_path)
-    if config.model.chat_template is not None:
-        files["model.chat_template"] = Path(config.model.chat_template)
+    lists = {"data.train_files": config.data.train_files, "data.validation_files": config.data.validation_files}
+    single = {"tool_config_path": config.tool_config_path, "model.chat_template": config.model.chat_template}
+    files = named_files(lists, single)
     # A model may be written over the folder without weights that describes it.
     if Path(config.model.path).is_dir() and config.output_dir != config.model.path:
         files["model.path"] = Path(config.model.path)
