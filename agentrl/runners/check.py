@@ -1,11 +1,9 @@
 """The `--check` of a config before training: can it run, and which processes would it start?
 
-A check is a function of `(CheckSubject, CheckReport)`. It notes what it tried, warns of what is probably wrong, names what it
-did not look at, and raises `ConfigError` or `ToolError` where the run must not start. `FULL_CHECKS` lists them in order.
+A check notes what it tried, warns of what is probably wrong, names what it did not look at, and raises `ConfigError` or
+`ToolError` where the run must not start.
 """
 
-import inspect
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -40,9 +38,6 @@ class CheckLevel(StrEnum):
     """Also reads models and data, starts or asks the judge, calls every tool and the reward, and writes to `run.dir`."""
 
 
-Check = Callable[[CheckSubject, CheckReport], Awaitable[None] | None]
-
-
 async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     """Check a config and print the processes and the concurrency it leads to.
 
@@ -62,11 +57,17 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         report.warn(warning)
     if level is CheckLevel.FULL:
         subject = CheckSubject(loaded=loaded, tools=tools, reward=reward)
-        check_model_files(subject, report)
+        check_models(config)
+        check_weights(config, load=True)
+        report.not_checked("numbers inside the weights of models; their names and shapes were")
+        for key, path in trained_or_asked(config).items():
+            if not Path(path).is_dir():
+                report.not_checked(f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder")
         subject = read_data(subject, report)
-        for run_check in FULL_CHECKS:
-            if inspect.isawaitable(waiting := run_check(subject, report)):
-                await waiting
+        check_this_machine(subject, report)
+        check_chat(subject, report)
+        report.note(RunDirectory(config).try_out(inputs_of(config, trains=True) | code_of_user()))
+        await try_tools_and_reward(subject, report)
         report.not_checked(
             "how fast the engine and the update are, and whether the policy learns: a few steps show that"
         )
@@ -76,16 +77,6 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     report.console.print(concurrency_table(config))
     report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")
-
-
-def check_model_files(subject: CheckSubject, report: CheckReport) -> None:
-    """Look at every model folder: its config, tokenizer and the headers of its weights."""
-    check_models(subject.config)
-    check_weights(subject.config, load=True)
-    report.not_checked("numbers inside the weights of models; their names and shapes were")
-    for key, path in trained_or_asked(subject.config).items():
-        if not Path(path).is_dir():
-            report.not_checked(f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder")
 
 
 def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:
@@ -111,12 +102,3 @@ def check_this_machine(subject: CheckSubject, report: CheckReport) -> None:
         report.warn(warning)
     if subject.config.cluster.address is not None:
         report.not_checked(f"nodes of the cluster at {subject.config.cluster.address}, and modules that they must have")
-
-
-def check_run_folder(subject: CheckSubject, report: CheckReport) -> None:
-    """Try to write `run.dir`, and look whether a run that is there may go on."""
-    report.note(RunDirectory(subject.config).try_out(inputs_of(subject.config, trains=True) | code_of_user()))
-
-
-FULL_CHECKS: tuple[Check, ...] = (check_this_machine, check_chat, check_run_folder, try_tools_and_reward)
-"""Everything that is tried once models and data are read; each may raise."""
