@@ -14,9 +14,8 @@ def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
     rollout, placements = config.rollout, layout(config)
     extra = {name: pool_size(config.cluster.pools[role.pool]) for name, role in config.cluster.extra_roles.items()}
     num_workers = sum(placed.num_processes for placed in placements) + rollout.num_workers + sum(extra.values())
-    table = Table(title=f"processes ({num_cores()} cores here, {num_workers} Ray workers)")
-    for column in ("role", "processes", "each"):
-        table.add_column(column)
+    title = f"processes ({num_cores()} cores here, {num_workers} Ray workers)"
+    table = Table("role", "processes", "each", title=title)
     for placement in placements:
         table.add_row(placement.role, str(placement.num_processes), _each(config, placement))
     for name, number in extra.items():
@@ -29,16 +28,13 @@ def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
 
 def _each(config: RunConfig, placement: Placement) -> str:
     """Return what each process of a role is."""
-
-    def with_threads(process: str, number: int) -> str:
-        is_here = config.cluster.address is None  # each process of a cluster counts the cores of its own machine
-        return f"{process}, {number} threads without a GPU" if is_here else process
-
     parts = [] if placement.pool is None else [f"pool {placement.pool}"]
+    # Each process of a cluster counts the cores of its own machine.
+    threads = ", {} threads without a GPU" if config.cluster.address is None else ""
     if placement.role != "rollout":
-        parts.append(with_threads("FSDP rank", threads_per_rank(config)))
+        parts.append(f"FSDP rank{threads.format(threads_per_rank(config))}")
     if "rollout" in placement.components:
-        parts.append(with_threads(f"engine {config.rollout.engine}", threads_per_engine(config)))
+        parts.append(f"engine {config.rollout.engine}{threads.format(threads_per_engine(config))}")
     return "; ".join(parts)
 
 
@@ -54,21 +50,21 @@ def _judges(judge: JudgeSection) -> tuple[str, str]:
 
 def concurrency_table(config: RunConfig) -> Table:
     """Return the trajectories, tokens and tool calls that are under way at once."""
-    rollout = config.rollout
+    rollout, stages = config.rollout, stages_of(config)
     at_once = rollout.max_concurrent_trajectories * rollout.num_engines
     per_step = rollout.prompts_per_step * rollout.samples_per_prompt
-    stages = stages_of(config)
     longest = max(stages, key=lambda stage: stage.config.rollout.max_response_tokens)
-    max_tokens = longest.config.max_trajectory_tokens
-    kv_tokens = rollout.max_concurrent_trajectories * max_tokens
+    kv_tokens = rollout.max_concurrent_trajectories * longest.config.max_trajectory_tokens
     which = f" (stage {longest.index + 1} of {len(stages)})" if config.stages else ""
-    table = Table(title="concurrency budget")
-    for column in ("what", "number"):
-        table.add_column(column)
-    table.add_row("trajectories of one step (refills come on top)", f"{per_step:,}")
-    table.add_row("trajectories at once", f"{at_once:,}")
-    table.add_row("waves per step", f"{per_step / at_once:.1f}")
-    table.add_row(f"KV-cache tokens reserved per engine{which}", f"{kv_tokens:,}")
-    table.add_row("tool calls at once, at most", f"{at_once:,}")
-    table.add_row("longest that one trajectory may take", f"{rollout.trajectory_timeout_s:g} s")
+    rows = {
+        "trajectories of one step (refills come on top)": f"{per_step:,}",
+        "trajectories at once": f"{at_once:,}",
+        "waves per step": f"{per_step / at_once:.1f}",
+        f"KV-cache tokens reserved per engine{which}": f"{kv_tokens:,}",
+        "tool calls at once, at most": f"{at_once:,}",
+        "longest that one trajectory may take": f"{rollout.trajectory_timeout_s:g} s",
+    }
+    table = Table("what", "number", title="concurrency budget")
+    for row in rows.items():
+        table.add_row(*row)
     return table
