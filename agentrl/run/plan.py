@@ -100,13 +100,10 @@ class EvaluationPlan:
         Raises:
             ConfigError: no training prompt is left, or no held-out one.
         """
-        return replace(self, validation_prompts=self._held_out_without(prompt_ids))
-
-    def _held_out_without(self, prompt_ids: Collection[str]) -> list[Prompt]:
         left = [prompt for prompt in self.validation_prompts if prompt.prompt_id not in prompt_ids]
         if self.validation_prompts and not left:
             raise ConfigError("data.validation_files: every prompt is longer than `data.max_prompt_tokens`; raise it")
-        return left
+        return replace(self, validation_prompts=left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +128,8 @@ class Plan(EvaluationPlan):
     def without(self, prompt_ids: Collection[str]) -> Self:
         """See `EvaluationPlan.without`; prompts that the stage leaves out stay left out on resume."""
         self.pass_rates.left_out |= frozenset(prompt_ids)
-        left, held_out = self.prompts.without(prompt_ids), self._held_out_without(prompt_ids)
-        return replace(self, prompts=left, validation_prompts=held_out)
+        held_out = EvaluationPlan.without(self, prompt_ids).validation_prompts
+        return replace(self, prompts=self.prompts.without(prompt_ids), validation_prompts=held_out)
 
 
 PlanT = TypeVar("PlanT", bound=EvaluationPlan)
@@ -237,7 +234,7 @@ def _prepared(
 
 
 def training_warnings(config: RunConfig) -> list[str]:
-    """Return what is allowed in the config of a training run, and seldom meant.
+    """Return warnings about the config of a training run.
 
     Raises:
         ConfigError: a function of the user's own cannot be used; see `check_algorithm_functions`.

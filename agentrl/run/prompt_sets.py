@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
+from typing import Any
 
 from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
 from agentrl.config.schema.run import DataSection, RunConfig
@@ -23,14 +24,27 @@ def training_prompts(
     Raises:
         ConfigError: a file, a row or a column is missing or malformed, or the reward could never score a prompt.
     """
-    return _dataset(
-        config, config.data.train_files, shuffle=config.data.shuffle, file_names=file_names, leave_out=leave_out
-    )
+    shuffle = config.data.shuffle
+    return _dataset(config, config.data.train_files, shuffle=shuffle, file_names=file_names, leave_out=leave_out)
 
 
 def held_out_prompts(config: RunConfig) -> PromptDataset | None:
     """Return the held-out prompts, None where no file is named; the errors are those of `training_prompts`."""
     return _dataset(config, config.data.validation_files, shuffle=False) if config.data.validation_files else None
+
+
+def _dataset(config: RunConfig, files: list[str], **options: Any) -> PromptDataset:
+    data = config.data
+    return PromptDataset(
+        [Path(file) for file in files],
+        prompt_key=data.prompt_key,
+        answer_key=data.answer_key,
+        system_prompt=data.system_prompt,
+        seed=config.run.seed,
+        check_prompt=prompt_check(config.reward),
+        skip_bad_rows=data.on_bad_row == "skip",
+        **options,
+    )
 
 
 def data_warnings(datasets: Iterable[PromptDataset | None]) -> list[str]:
@@ -83,26 +97,3 @@ def refuse_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], data: DataSec
     """
     if data.overlong_prompts == "error":
         overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens, at_most=_NUM_TOKENISED), data)
-
-
-def _dataset(
-    config: RunConfig,
-    files: list[str],
-    *,
-    shuffle: bool,
-    file_names: Mapping[Path, str] | None = None,
-    leave_out: Set[str] = frozenset(),
-) -> PromptDataset:
-    data = config.data
-    return PromptDataset(
-        [Path(file) for file in files],
-        prompt_key=data.prompt_key,
-        answer_key=data.answer_key,
-        system_prompt=data.system_prompt,
-        shuffle=shuffle,
-        seed=config.run.seed,
-        file_names=file_names,
-        leave_out=leave_out,
-        check_prompt=prompt_check(config.reward),
-        skip_bad_rows=data.on_bad_row == "skip",
-    )

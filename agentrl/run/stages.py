@@ -5,7 +5,7 @@ before it ended with. So a change of stage is a resume, and nothing else has to 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,8 @@ class Stage:
 def stages_of(config: RunConfig) -> list[Stage]:
     """Return the stages of a run in order; without `stages` the run itself is the only one."""
     if not config.stages:
-        return [Stage(index=0, start=0, config=config, file_names=name_files([_paths(config.data.train_files)]))]
-    file_names = name_files(_paths(_files_of(stage, config)) for stage in config.stages)
+        return [Stage(index=0, start=0, config=config, file_names=name_files([[*map(Path, config.data.train_files)]]))]
+    file_names = name_files([*map(Path, _files_of(stage, config))] for stage in config.stages)
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
     stages: list[Stage] = []
     reference_step = 0
@@ -77,10 +77,6 @@ def stages_of(config: RunConfig) -> list[Stage]:
 
 def _files_of(stage: StageSection, config: RunConfig) -> list[str]:
     return config.data.train_files if stage.train_files is None else stage.train_files
-
-
-def _paths(files: Sequence[str]) -> list[Path]:
-    return [Path(file) for file in files]
 
 
 def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig:

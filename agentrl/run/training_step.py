@@ -187,14 +187,13 @@ async def restore(run: Run) -> RunState:
     directory = run.plan.directory
     directory.refuse_lost_checkpoints()  # they may have been lost since the start, before the models died
     latest = directory.checkpoints.latest()
-    state = RunState() if latest is None else latest
-    last_step = -1 if latest is None else state.step
+    state, last_step, pass_rates = latest or RunState(), -1, PassRates()
+    if latest is not None:
+        last_step, pass_rates = latest.step, directory.checkpoints.read(latest.step, PASS_RATES, PassRates.decode)
     run.metrics.take_back(after_step=last_step)
     directory.trajectories.take_back(after_step=last_step)
     run.plan.prompts.seek(state.prompts_taken)
-    store = directory.checkpoints
-    counted = PassRates() if latest is None else store.read(latest.step, PASS_RATES, PassRates.decode)
-    run.plan.pass_rates.go_back_to(counted)
+    run.plan.pass_rates.go_back_to(pass_rates)
     if latest is not None:
         await run.learner.load(directory.checkpoints.url_of(state.step))
         logger.info("resumed from %s", directory.checkpoints.url_of(state.step))
