@@ -24,8 +24,7 @@ class WorkerHandle:
     `WorkerError` that ends with the worker's traceback. Cancelling the await cancels the call in the worker.
     """
 
-    def __init__(self, actor: ActorHandle, name: str) -> None:
-        """Wrap `actor`; `name` (`engine 0`) is for messages."""
+    def __init__(self, actor: ActorHandle, name: str) -> None:  # the name is for messages: `engine 0`
         self._actor = actor
         self._name = name
 
@@ -65,16 +64,16 @@ class WorkerHandle:
         await self._result(self._actor.__ray_ready__.remote())
 
     async def call_keeping_second(self, method: str, *args: Any) -> tuple[Any, Any]:
-        """Call a method that returns a pair; return its first part, and a reference to the second.
-
-        The second part stays on the worker's node until it is fetched. As a *returned* value it belongs to this process and
-        outlives the worker; a value of `ray.put` inside the worker would not.
-        """
+        """Call a method that returns a pair; see `call_keeping_rest`."""
         first, [second] = await self.call_keeping_rest(method, 1, *args)
         return first, second
 
     async def call_keeping_rest(self, method: str, num_kept: int, *args: Any) -> tuple[Any, list[Any]]:
-        """Call a method that returns `num_kept` values after the first; return the first, and references to the rest."""
+        """Call a method that returns `num_kept` values after the first; return the first, and references to the rest.
+
+        The rest stays on the worker's node until it is fetched. As *returned* values they belong to this process and outlive
+        the worker; values of `ray.put` inside the worker would not.
+        """
         if num_kept == 0:  # Ray unpacks results of two values or more
             [result] = await self._result(getattr(self._actor, method).remote(*args))
             return result, []
