@@ -27,8 +27,6 @@ _FIRST_REPORT_S = 15.0
 """Time in which Ray starts a process if there is room, unless the machine is very busy."""
 _REPORT_EVERY_S = 60.0
 _SILENT_AFTER_S = 15.0
-_SEEN_WITHIN_S = 1.0
-"""Time in which a free event loop sees an answer that has arrived."""
 _SILENCE_MESSAGE = (
     "Ray: no answer from the head for %.0f s; it is dead or cannot be reached. After a minute Ray ends this process; then "
     "start the same command again"
@@ -235,8 +233,7 @@ class Nodes:
 
 async def _log_silence() -> None:
     """Log that an answer is late: Ray ends this process after a minute, without a reason in the log."""
-    await asyncio.sleep(_SILENT_AFTER_S - _SEEN_WITHIN_S)
-    await asyncio.sleep(_SEEN_WITHIN_S)  # if this process itself stood still, the answer may have arrived
+    await asyncio.sleep(_SILENT_AFTER_S)
     logger.error(_SILENCE_MESSAGE, _SILENT_AFTER_S)
 
 
