@@ -37,10 +37,11 @@ class RunDirectory(ResumableFolder):
     """The folder of one run."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Name the folder; `open` looks at it."""
         super().__init__(config, num_steps=config.run.num_steps)
         self.in_hand = self.path / "in_hand"
         """Folder for groups that are rolled out and not yet trained on, as files on their way from or to a checkpoint."""
+        self.trajectories = TrajectoryStore(self.path)
+        self.reward_curve = self.path / "reward_curve.png"
         self._config = config
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
@@ -92,16 +93,6 @@ class RunDirectory(ResumableFolder):
             f"metrics:        {self.metrics}"
         )
         return f"{text}\nsurvived:       {survived}" if survived else text
-
-    @property
-    def trajectories(self) -> TrajectoryStore:
-        """The record of every trajectory."""
-        return TrajectoryStore(self.path)
-
-    @property
-    def reward_curve(self) -> Path:
-        """The picture of the run."""
-        return self.path / "reward_curve.png"
 
     def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
         of_stages = changes_of_stages(saved, self._config, num_steps_done=num_steps_done)

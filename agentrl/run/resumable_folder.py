@@ -92,7 +92,7 @@ class ResumableFolder(ABC):
 
     @property
     def finished(self) -> bool:
-        """True once the run has all steps of its config."""
+        """True in `RunPhase.FINISHED`."""
         return self.phase is RunPhase.FINISHED
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
@@ -287,8 +287,7 @@ class ResumableFolder(ABC):
 
 def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
     """Refuse inputs whose digests differ from the saved ones; inputs without a saved digest are accepted."""
-    changed = changed_inputs(inputs, saved)
-    if changed:
+    if changed := changed_inputs(inputs, saved):
         is_code = all(name.startswith(CODE) for name in changed)
         accept = ", or go on with the new code by `run.accept_code_changes=true`" if is_code else ""
         raise ConfigError(

@@ -29,8 +29,8 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
         ConfigError: no prompt is left for it.
         DamagedCheckpointError: that of its reference is gone, or one in there that counts is not whole.
     """
-    store, latest, pass_rates = plan.directory.checkpoints, plan.directory.checkpoints.latest(), PassRates()
-    first_epoch = 0
+    store, pass_rates, first_epoch = plan.directory.checkpoints, PassRates(), 0
+    latest = store.latest()
     if stage.reference_step > 0 and store.state(stage.reference_step) is None:
         raise lost_reference(store.url_of(stage.reference_step), "is not there")
     if latest is not None:

@@ -80,7 +80,6 @@ def _files_of(stage: StageSection, config: RunConfig) -> list[str]:
 
 
 def _config_of(stage: StageSection, config: RunConfig, *, end: int) -> RunConfig:
-    """Return `config` with what the stage changes in it."""
     lengths = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
     changed = {name: value for name, value in lengths.items() if value is not None}
     data = config.data.model_copy(update={"train_files": _files_of(stage, config)})

@@ -165,7 +165,6 @@ async def simulate(
 
 
 async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
-    """Return what all engines have done since they started."""
     count: Counter[str] = Counter()
     for engine in engines:
         stats = await engine.stats()

@@ -81,7 +81,6 @@ async def _watch(engines: EngineFleet, patience_s: float, look: Callable[[], Map
 
 
 async def _node_of(engine: WorkerHandle) -> str | None:
-    """Return the node of an engine; None if it does not answer."""
     try:
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             return await engine.node_id()

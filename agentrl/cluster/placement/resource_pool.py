@@ -137,7 +137,6 @@ def bundles_of(section: PoolSection) -> list[Bundle]:
 
 
 def _per_bundle(section: PoolSection) -> tuple[int, ...]:
-    """Return the number of processes of each bundle."""
     return tuple(section.processes_per_node) or (1,) * section.num_processes
 
 
@@ -161,7 +160,6 @@ def node_resources() -> list[Bundle]:
 
 
 def _holders() -> list[str]:
-    """Return the resources of all placement groups, those of other runs included."""
     table = placement_group_table()
     held = [entry for entry in table.values() if entry["state"] == "CREATED"]
     return [f"{entry['name'] or 'a placement group'} ({_shown(list(entry['bundles'].values()))})" for entry in held]
@@ -171,7 +169,6 @@ def _apart(spread: bool) -> str:
     return ", each on a node of its own" if spread else ""
 
 
-def _shown(bundles: Sequence[Bundle]) -> str:
-    """Return amounts as text: `2 x (CPU 8, GPU 8)`."""
+def _shown(bundles: Sequence[Bundle]) -> str:  # `2 x (CPU 8, GPU 8)`
     texts = [f"({', '.join(f'{kind} {amount:g}' for kind, amount in bundle.items())})" for bundle in bundles]
     return " + ".join(f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts))

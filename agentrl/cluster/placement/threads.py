@@ -46,5 +46,4 @@ def _cores_of_models(config: RunConfig, cores: int) -> int:
 
 
 def _computes_at_once(config: RunConfig) -> bool:
-    """Return whether engines and ranks compute at the same time on this machine."""
     return config.rollout.max_staleness > 0 and not config.cluster.colocated and config.cluster.address is None

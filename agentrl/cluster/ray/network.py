@@ -34,7 +34,6 @@ def use_interface_of(address: str) -> None:
 
 
 def _address_of(interface: str) -> str | None:
-    """Return the first IPv4 address of an interface; None if it has none."""
     request = struct.pack("256s", interface.encode())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram, contextlib.suppress(OSError):
         return socket.inet_ntoa(fcntl.ioctl(datagram.fileno(), _SIOCGIFADDR, request)[20:24])

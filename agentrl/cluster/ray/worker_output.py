@@ -28,7 +28,6 @@ class WorkerOutput:
     """Logs Ray's batches of lines: `{"ip", "pid", "actor_name", "lines", ...}`."""
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
-        """Take the clock of the limits."""
         self._now = now
         self._num_lines: Counter[tuple[Any, Any, int]] = Counter()
         """Lines of each address and process, in each hour."""

@@ -27,7 +27,6 @@ def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
 
 
 def _each(config: RunConfig, placement: Placement) -> str:
-    """Return what each process of a role is."""
     parts = [] if placement.pool is None else [f"pool {placement.pool}"]
     # Each process of a cluster counts the cores of its own machine.
     threads = ", {} threads without a GPU" if config.cluster.address is None else ""
@@ -39,7 +38,6 @@ def _each(config: RunConfig, placement: Placement) -> str:
 
 
 def _judges(judge: JudgeSection) -> tuple[str, str]:
-    """Return how many judges the run starts, and what each is."""
     if urls := run_urls(judge):
         return "0", f"remote, {', '.join(urls)}"
     isolation = f"isolation {judge.min_isolation} or better"

@@ -44,7 +44,6 @@ class SftDirectory(ResumableFolder):
     """The folder of a warm start."""
 
     def __init__(self, config: SftConfig) -> None:
-        """Name the folder; `open` looks at it."""
         super().__init__(config, num_steps=1)  # a finished run has all its steps, whose number cannot change
         self._config = config
         if config.output_dir is not None:
