@@ -62,7 +62,9 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         report.not_checked("numbers inside the weights of models; their names and shapes were")
         for key, path in trained_or_asked(config).items():
             if not Path(path).is_dir():
-                report.not_checked(f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder")
+                report.not_checked(
+                    f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder"
+                )
         subject = read_data(subject, report)
         check_this_machine(subject, report)
         check_chat(subject, report)
