@@ -57,14 +57,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         report.warn(warning)
     if level is CheckLevel.FULL:
         subject = CheckSubject(loaded=loaded, tools=tools, reward=reward)
-        check_models(config)
-        check_weights(config, load=True)
-        report.not_checked("numbers inside the weights of models; their names and shapes were")
-        for key, path in trained_or_asked(config).items():
-            if not Path(path).is_dir():
-                report.not_checked(
-                    f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder"
-                )
+        check_model_files(subject, report)
         subject = read_data(subject, report)
         check_this_machine(subject, report)
         check_chat(subject, report)
@@ -79,6 +72,16 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     report.console.print(concurrency_table(config))
     report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")
+
+
+def check_model_files(subject: CheckSubject, report: CheckReport) -> None:
+    """Look at every model folder: its config, tokenizer and the headers of its weights."""
+    check_models(subject.config)
+    check_weights(subject.config, load=True)
+    report.not_checked("numbers inside the weights of models; their names and shapes were")
+    for key, path in trained_or_asked(subject.config).items():
+        if not Path(path).is_dir():
+            report.not_checked(f"`{key}`: weights and shapes of {path}, a model on a hub; fetch it and name its folder")
 
 
 def read_data(subject: CheckSubject, report: CheckReport) -> CheckSubject:
