@@ -20,12 +20,11 @@ _WEIGHT_OFFSET = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropReport:
-    """Counts of what selection left out, by cause. Example: `DropReport(groups_all_solved=2)`."""
+    """Counts of what selection left out, by cause."""
 
     groups_all_solved: int = 0
     """Dropped: every trajectory is solved, so every advantage would be 0."""
     groups_none_solved: int = 0
-    """Dropped: none is solved."""
     groups_too_small: int = 0
     """Dropped: fewer scored trajectories than `min_group_size`."""
     groups_singleton: int = 0
@@ -35,7 +34,6 @@ class DropReport:
     trajectories_masked: int = 0
     """Left out: cut short, and `reward.score_unfinished` is `mask`."""
     trajectories_not_drawn: int = 0
-    """Left out: not drawn by the resampling."""
 
     def __add__(self, other: "DropReport") -> "DropReport":
         """Return the sum of both reports, for a step that was refilled."""

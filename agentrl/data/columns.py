@@ -19,7 +19,6 @@ _MESSAGES_KEY = "messages"
 _ANSWER_KEY = "answer"
 _GROUND_TRUTH_KEY = "reward_model.ground_truth"
 _PICTURES = {"images": "<image>", "videos": "<video>"}
-"""Columns of verl's data sets, and the marks in the prompt for their places."""
 
 
 class PromptColumns:

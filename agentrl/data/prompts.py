@@ -49,9 +49,7 @@ class PromptDataset:
         `file_names` comes from `name_files` for all stages of the run; absent: `files` are all. Prompts whose first-epoch id is
         in `leave_out` are left out. `check_prompt` raises `DataError` for a prompt that the reward could never score.
 
-        Raises:
-            RowError: a row is invalid, and `skip_bad_rows` is false.
-            ConfigError: a file is missing or damaged, or there is no prompt.
+        Raises ConfigError if a file is missing or damaged, there is no prompt, or a row is invalid without `skip_bad_rows`.
         """
         columns = PromptColumns(prompt_key=prompt_key, answer_key=answer_key, system_prompt=system_prompt)
         paths = [Path(file) for file in files]

@@ -20,10 +20,7 @@ _NUM_REASONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of a data file.
-
-    Example: `Row(path=Path("data/train.jsonl"), number=17, values={"prompt": "Compute 2 + 3.", "answer": "5"})`.
-    """
+    """One row of a data file."""
 
     path: Path
     number: int

@@ -106,15 +106,9 @@ class Actor(TrainedModel):
     def update(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
     ) -> dict[str, float]:
-        """Train on this rank's share of a step.
+        """Train on this rank's share of a step; return the metrics `actor/...`, the same on every rank.
 
-        Args:
-            shard: plan; `shard.items[i]` describes `trajectories[i]`.
-            trajectories: this rank's trajectories, maybe none.
-            inputs: values of other components that the loss needs, one per trajectory.
-
-        Returns:
-            Metrics `actor/...`, the same on every rank.
+        `shard.items[i]` describes `trajectories[i]`, and `inputs[i]` has the values of other components that the loss needs.
 
         Raises:
             FloatingPointError: loss or gradient is not finite.

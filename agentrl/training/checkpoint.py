@@ -51,11 +51,8 @@ class CheckpointWriter:
     ) -> None:
         """Copy trained weights, the optimiser's state and torch's generators, and start writing; training may then change them.
 
-        Args:
-            url: an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`.
-            model: model, sharded as it is.
-            optimiser: its optimiser.
-            extra: further state of the model, such as an adaptive coefficient; `load_checkpoint` returns it.
+        `url` is an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`. `extra` is further state,
+        such as an adaptive coefficient, that `load_checkpoint` returns.
 
         Raises:
             CheckpointError: the previous checkpoint could not be written.

@@ -40,7 +40,7 @@ Store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelContext:
-    """Rank of this process, and address of rank 0. Example: `ParallelContext(rank=0, world_size=1, ...)`."""
+    """Rank of this process, and address of rank 0."""
 
     rank: int
     world_size: int
@@ -112,12 +112,8 @@ class Parallel:
     ) -> None:
         """Shard `model` in place over the ranks (FSDP2): trained weights keep their type, frozen ones get `dtype`.
 
-        Args:
-            model: model in memory, or on the device `meta`, where its weights then stay.
-            layers: modules of the model that are gathered one at a time.
-            dtype: type of the computation.
-            shard_size: number of neighbouring ranks that share the weights; others hold a copy. 0: all.
-            offload: keep weights, gradients and optimiser on the CPU, and copy each layer to the device when it runs.
+        `layers` are gathered one at a time. `shard_size` neighbouring ranks share the weights, and others hold a copy; 0: all.
+        `offload` keeps weights, gradients and optimiser on the CPU. Weights on the device `meta` stay there.
 
         Raises:
             ConfigError: its heads cannot be divided over a sequence group.

@@ -176,20 +176,12 @@ class SupervisedTrainer:
         )
 
     def save(self, url: str) -> None:
-        """Write a checkpoint of weights and optimiser into the folder `url`; every rank must call it.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write a checkpoint of weights and optimiser into the folder `url`; every rank must call it."""
         self._checkpoints.begin(url, self._model, self._optimiser)
         self._checkpoints.wait()
 
     def load(self, url: str, *, step: int) -> None:
-        """Load the checkpoint in the folder `url`, written after update `step`; every rank must call it.
-
-        Raises:
-            CheckpointError: it cannot be read, is damaged, or is that of another model.
-        """
+        """Load the checkpoint in the folder `url`, written after update `step`; every rank must call it."""
         load_checkpoint(url, self._model, self._optimiser)
         self._num_steps_done = step
 

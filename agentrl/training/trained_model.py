@@ -33,7 +33,6 @@ class BatchCounts(NamedTuple):
     scored: float
     trajectories: float
     tokens: float
-    """Scored or not."""
 
 
 class TrainedModel:
@@ -106,10 +105,7 @@ class TrainedModel:
     ) -> dict[str, float]:
         """Run the optimiser updates of a step.
 
-        Args:
-            mini_batches: micro-batches of each update; `epochs_per_step` passes are made over all of them.
-            step: number of the step, from 1.
-            loss_sum: function that returns the loss summed over the tokens of a micro-batch, `[]`, and adds to the tally.
+        `loss_sum` returns the loss summed over the tokens of a micro-batch, `[]`, and adds to the tally.
 
         Returns:
             The tally's means per token and extremes, `grad_norm` and `learning_rate`, the same on every rank.
@@ -150,10 +146,7 @@ class TrainedModel:
     def save(self, url: str) -> None:
         """Start writing this rank's part of a checkpoint into the folder `url`; training may go on meanwhile.
 
-        The folder is complete when `saved` is true on all ranks.
-
-        Raises:
-            CheckpointError: the previous checkpoint could not be written.
+        The folder is complete when `saved` is true on all ranks; CheckpointError if the previous one could not be written.
         """
         self._checkpoints.begin(url, self._model, self._optimiser, extra=self._state)
 

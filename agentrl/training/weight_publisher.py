@@ -40,15 +40,10 @@ class WeightPublishing:
         adapters: "Adapters | None" = None,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
-        """Take a sharded model; nothing is allocated before the first `publish`.
+        """Take a model sharded by `Parallel.shard`; nothing is allocated before the first `publish`.
 
-        Args:
-            model: model sharded by `Parallel.shard`.
-            parallel: the ranks.
-            dtype: type of the published weights, that of the engines.
-            checked: publish checksums.
-            adapters: LoRA of the model; if set, only its factors are sent, in float32, and engines merge them.
-            timeout_s: limit of a rank's wait for other ranks and for engines.
+        `dtype` is that of the engines; `checked` publishes checksums. With `adapters` (LoRA) only their factors are sent, in
+        float32, and engines merge them. `timeout_s` limits the wait for other ranks and for engines.
         """
         self._model = model
         self._parallel = parallel

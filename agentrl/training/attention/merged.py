@@ -60,19 +60,10 @@ class Kernel(NamedTuple):
 def merged_attention(
     query: Tensor, key: Tensor, value: Tensor, parts: list[Part], kernel: Kernel, scale: float, sinks: Tensor | None
 ) -> Tensor:
-    """Attend within each segment, and from continuations to their prefix.
+    """Return `[1, T, Hq, D]`: attention within each segment, and from continuations to their prefix.
 
-    Args:
-        query: `[1, Hq, T, D]`.
-        key: `[1, Hkv, T, D]`, where Hkv divides Hq.
-        value: as `key`.
-        parts: the calls of `kernel`.
-        kernel: kernel for the device.
-        scale: factor on the scores.
-        sinks: `[Hq]`, the score of each head's sink.
-
-    Returns:
-        `[1, T, Hq, D]`.
+    `query` is `[1, Hq, T, D]`, `key` and `value` are `[1, Hkv, T, D]`, where Hkv divides Hq; `sinks`, `[Hq]`, are the scores of
+    the heads' sinks.
     """
     return _MergedAttention.apply(query, key, value, sinks, parts, kernel, scale)  # type: ignore[no-any-return]
 

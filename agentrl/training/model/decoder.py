@@ -82,11 +82,7 @@ def load_model(
 
 
 def outline_model(path: str, *, key: str = "model.path") -> PreTrainedModel:
-    """Build the model of `load_model`, or of `load_classifier` for its key, without memory for its weights (device `meta`).
-
-    Raises:
-        ConfigError: it does not exist, is of another kind, or has layers that packing would break.
-    """
+    """Build the model of `load_model`, or of `load_classifier` for its key, without memory for its weights (device `meta`)."""
     AttentionInterface.register(_ATTENTION, packed_attention)
     kind: Any = AutoModelForSequenceClassification if key == CLASSIFIER_KEY else AutoModelForCausalLM
     what = "a sequence classifier" if key == CLASSIFIER_KEY else "a causal LM"

@@ -30,7 +30,6 @@ class _Replay:
 
     num_layers: int
     num_chosen: int
-    """Number of experts per token, K."""
     experts: Tensor | None = None
     """`[T, layers, K]`, int64; None: routers choose freely."""
 
@@ -62,11 +61,7 @@ def replay_routing(model: Any, layers: Sequence[nn.Module], where: str) -> None:
 
 
 def begin_row(model: nn.Module, tokens: PackedTokens) -> None:
-    """Pass the experts of a row to the routers, if `replay_routing` was called.
-
-    Raises:
-        ValueError: the row has no experts, or those of another model.
-    """
+    """Pass the experts of a row to the routers, if `replay_routing` was called; ValueError if it has none, or other ones."""
     replay: _Replay | None = getattr(model, _REPLAY, None)
     if replay is None:
         return

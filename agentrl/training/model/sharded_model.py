@@ -37,11 +37,7 @@ class OpenedModel:
 
 
 def open_model(source: "ModelSection", *, needs_head: bool = True, key: str = "model.path") -> OpenedModel:
-    """Return the outline of a model, or the loaded model (`load_model`) if its files cannot be read in parts.
-
-    Raises:
-        ConfigError: the model does not exist, is no causal LM, lacks weights, or has layers that packing would break.
-    """
+    """Return the outline of a model, or the model of `load_model` if its files cannot be read in parts; raises as that does."""
     return _open(source.path, key, partial(load_model, source, needs_head=needs_head, key=key))
 
 
@@ -68,11 +64,7 @@ def shard_model(
     *,
     dtype: torch.dtype,
 ) -> None:
-    """Shard an opened model, or one built on it, in place; each rank reads its part of the weights.
-
-    Raises:
-        ConfigError: `actor.liger` is set without a CUDA device.
-    """
+    """Shard an opened model, or one built on it, in place; each rank reads its part of the weights."""
     if actor.liger:
         _use_liger(model, parallel)
     if actor.compile:

@@ -124,9 +124,7 @@ class Packing:
     max_tokens: int
     """Limit of computed tokens per row; a longer single sequence has a row of its own."""
     share_prefixes: bool = True
-    """Compute common prefixes of sequences once per row."""
     cost: SequenceCost = field(default_factory=SequenceCost)
-    """Cost to be balanced."""
 
 
 def balanced_bins(

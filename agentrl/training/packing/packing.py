@@ -39,9 +39,8 @@ class MicroBatch:
     num_trajectories: int
     reference_logprobs_N: Tensor | None = None
     old_logprobs_N: Tensor | None = None
-    """Log-probabilities of the actor before the update."""
     old_values_N: Tensor | None = None
-    """Values of the critic before the update."""
+    """`old`: before the update."""
 
     def to(self, device: torch.device, sequence: SequenceGroup | None) -> "MicroBatch":
         """Return a copy on `device` (`PackedTokens.to`); the loss's inputs are those of the whole row."""
@@ -162,10 +161,7 @@ def pack_trajectories(
 ) -> list[MicroBatch]:
     """Pack trajectories into micro-batches (`plan_rows`); each has one advantage for all of its sampled tokens or one for each.
 
-    `inputs` are results of other components, one per trajectory.
-
-    Raises:
-        ValueError: a sampled token without a finite rollout log-probability.
+    Raises ValueError for a sampled token without a finite rollout log-probability.
     """
     inputs = inputs or [TokenInputs()] * len(trajectories)
     batches = []

@@ -27,9 +27,7 @@ class Bucket:
     """
 
     start: int
-    """First token of the bucket in the packed row."""
     end: int
-    """One past its last token."""
     num_sequences: int
     max_length: int
     padded_index: Tensor | None
@@ -84,9 +82,8 @@ class SharedPrefix:
 
     start: int
     end: int
-    """One past the prefix, where its first continuation starts."""
     suffix_end: int
-    """One past its last continuation."""
+    """One past its last continuation; the first starts at `end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +112,6 @@ class RowLayout:
     """
 
     lengths: tuple[int, ...]
-    """Lengths of all segments, in order."""
     buckets: tuple[Bucket, ...]
     prefixes: tuple[SharedPrefix, ...]
     varlen: VarlenIndex | None = None

@@ -10,10 +10,7 @@ from agentrl.types import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInputs:
-    """Arrays with one float32 per scored token of a trajectory (its sampled tokens, in order); None if not used.
-
-    Example, a trajectory with two sampled tokens: `TokenInputs(ref_logprobs=np.array([-0.1, -2.3], np.float32))`.
-    """
+    """Arrays with one float32 per scored token of a trajectory (its sampled tokens, in order); None if not used."""
 
     old_logprobs: NDArray[np.float32] | None = None
     """Log-probabilities of the actor before the update."""

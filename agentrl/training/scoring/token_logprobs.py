@@ -79,14 +79,10 @@ def score_tokens(
     entropy_gradient: bool = False,
     router_loss: bool = False,
 ) -> TokenScores:
-    """Run the model over a packed row and score the tokens that were sampled.
+    """Run a model of `load_model` over a packed row and score the tokens that were sampled; shard it before its first row.
 
-    Args:
-        model: from `load_model`, on the device of `tokens`; shard it before its first row.
-        tokens: the row.
-        temperature: divisor of the logits, that of the sampling.
-        entropy_gradient: make the entropy differentiable.
-        router_loss: also compute the routers' auxiliary loss; needs a model that `require_router_loss` accepts.
+    `temperature` is that of the sampling. `entropy_gradient` makes the entropy differentiable, and `router_loss` also computes
+    the routers' auxiliary loss, for a model that `require_router_loss` accepts.
     """
     if not hasattr(model, _SCORE_ROW):
         setattr(model, _SCORE_ROW, MethodType(_score_row, model))

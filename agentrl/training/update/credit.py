@@ -27,11 +27,6 @@ class CreditAssignment:
     """Advantages and returns as the config's `algorithm` defines them."""
 
     def __init__(self, algorithm: "AlgorithmSection") -> None:
-        """Look up the estimators that the config names.
-
-        Raises:
-            ConfigError: a custom one cannot be imported.
-        """
         self._config = algorithm
         self._estimator = user_functions.advantage(algorithm.advantage)
         self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
@@ -76,11 +71,7 @@ class CreditAssignment:
         *,
         kl_coefficient: float,
     ) -> list[Tensor]:
-        """Return the targets of a critic, `[N]` for each of this rank's trajectories; see `advantages`.
-
-        Raises:
-            ValueError: the estimator gives one advantage per trajectory, and no returns.
-        """
+        """Return the targets of a critic, `[N]` for each trajectory; ValueError if the estimator gives no returns."""
         if not isinstance(self._estimator, TokenAdvantage):
             raise ValueError(
                 f"critic: `algorithm.advantage: {self._config.advantage}` has no returns to learn; use `gae`"

@@ -28,12 +28,9 @@ class Objective:
     def __init__(
         self, algorithm: "AlgorithmSection", *, max_response_tokens: int, router_coefficient: float = 0.0
     ) -> None:
-        """Look up the functions that the config names.
+        """Look up the functions that the config names; ConfigError if a custom one cannot be imported.
 
         `max_response_tokens` is for `fixed_length`, `router_coefficient` for the auxiliary loss of routers, if there is one.
-
-        Raises:
-            ConfigError: a custom function cannot be imported.
         """
         self._config = algorithm
         self._max_length = max_response_tokens

@@ -12,8 +12,7 @@ class TokenTally:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._maxima: dict[str, Tensor] = {}
-        """Minima are maxima of the negated values."""
-        self._minima: set[str] = set()
+        self._minima: set[str] = set()  # their negated values are among the maxima
 
     def add(self, **sums: Tensor) -> None:
         """Add scalars to the named sums."""

@@ -74,7 +74,6 @@ class UpdateShard:
     group_rewards: list[list[float]]
     """Rewards of all groups, on every rank: advantages need whole groups."""
     items: list[TrainingItem]
-    """Places of this rank's trajectories, in their order."""
     kl_coefficient: float | None = None
     """KL coefficient of this step, for the critic; None: the config's."""
 
