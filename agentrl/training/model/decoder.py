@@ -133,7 +133,9 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
         )
     # Even with a new head the backbone must be complete.
     where = f"`{CLASSIFIER_KEY}`: {path}"
-    require_weights(built, loading_info, where, needs_head=num_labels is None)
+    require_weights(
+        built, loading_info, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None
+    )
     _require_attention_only(built, where)
     return built.eval()
 

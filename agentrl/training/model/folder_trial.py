@@ -50,7 +50,8 @@ def try_model(
         if replays_routing:
             replay_routing(outline, decoder_layers(outline), where)
         if shapes is not None:
-            _require_whole(outline, shapes, where, needs_head=key != "critic.path")
+            kind = " is no trained sequence classifier: it" if key == "reward.model.path" else ""
+            _require_whole(outline, shapes, f"{where}{kind}", needs_head=key != "critic.path")
         if key == "reward.model.path":
             classifier_model(outline)
 
