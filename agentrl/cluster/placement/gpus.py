@@ -5,7 +5,7 @@ from typing import Any
 
 def gpus_here() -> int:
     """Return the number of GPUs, of any maker, that Ray would declare on this machine; nothing is started."""
-    # Imported here: commands that start no Ray import this file.
+    # Imported here: commands that start no Ray import this file. No public call counts GPUs before `ray.init`.
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
     manager: Any = get_accelerator_manager_for_resource("GPU")
