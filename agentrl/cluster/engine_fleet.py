@@ -1,6 +1,6 @@
 """The engines of a run: a dead engine is closed at once, restarted in a new process, and opened with the current weights.
 
-Nothing is polled. A failed call or weight push reports the engine (`suspect`); the fleet asks it once more, and replaces its
+Nothing is polled. A failed call or weight load reports the engine (`suspect`); the fleet asks it once more, and replaces its
 process if it is dead. Calls on the old handle raise `WorkerDiedError`, so no work reaches an engine without its weights.
 
 Engines inside the models' processes are not restarted one by one: their death is the models' death. It fails everything that
@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
-from typing import overload
+from typing import Any
 
 from agentrl import clock
-from agentrl.cluster.engine_state import Dispatcher, EngineState
+from agentrl.cluster.engine_state import Dispatcher, EngineState, FleetEngine
 from agentrl.cluster.ray.handles import WorkerHandle, all_of, started
 from agentrl.errors import (
     AgentRLError,
@@ -40,11 +40,8 @@ _FORGIVEN_AFTER_S = 600.0
 _FIRST_BACK_OFF_S = 1.0
 """Pause before the second restart; doubled by every further death."""
 
-Publish = Callable[[Sequence[str]], Awaitable[WeightSource]]
-"""Makes the weights readable by the named engines, or begins to send them."""
 
-
-class EngineFleet(Sequence[WorkerHandle]):
+class EngineFleet:
     """The handles of all engines, by number; a restart changes the handle."""
 
     def __init__(
@@ -63,8 +60,8 @@ class EngineFleet(Sequence[WorkerHandle]):
             launch: starts the process of engine number n; called again after a death.
             num_engines: number of engines.
             lives_with_models: the engines' processes hold parts of models too, and are replaced with them (`renew`).
-            until_placed: waits until a process is placed, or raises `InsufficientResourcesError`; absent: no waiting.
-            nearest: maps published weights to the copy nearest to an engine; absent: the engine reads the original.
+            until_placed: waits until a process is placed, or raises `InsufficientResourcesError`.
+            nearest: maps published weights to the copy nearest to an engine.
             require_models: raises `ModelDiedError` if a process of the models is gone.
         """
         self._launch = launch
@@ -72,44 +69,39 @@ class EngineFleet(Sequence[WorkerHandle]):
         self._until_placed = until_placed
         self._nearest = nearest
         self._require_models = require_models
-        self._engines = [EngineState(index, launch(index)) for index in range(num_engines)]
+        self._engines = [FleetEngine(index, launch(index)) for index in range(num_engines)]
         self._dispatcher: Dispatcher | None = None
-        self._weights: tuple[WeightSource, int] | None = None
-        self._publish: Publish | None = None
-        self._weights_change = asyncio.Lock()
+        self._loads_weights = False
         self._awake = asyncio.Event()
-        """Cleared between `sleep` and the next `push`, while others use the memory."""
+        """Cleared between `sleep` and the next `load`, while others use the memory."""
         self._awake.set()
+        self.came_late = asyncio.Event()
+        """Set when an engine begins to wait for weights; see `late`."""
         self._lost: AgentRLError | None = None
         self._num_deaths = 0
 
     def __len__(self) -> int:
         return len(self._engines)
 
-    @overload
-    def __getitem__(self, index: int) -> WorkerHandle: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[WorkerHandle]: ...
-
-    def __getitem__(self, index: int | slice) -> WorkerHandle | list[WorkerHandle]:
-        if isinstance(index, slice):
-            return [engine.handle for engine in self._engines[index]]
+    def __getitem__(self, index: int) -> WorkerHandle:
         return self._engines[index].handle
+
+    def __iter__(self) -> Iterator[WorkerHandle]:
+        return (engine.handle for engine in self._engines)
 
     async def start(self) -> None:
         """Load the model in every engine; the first failure ends the run."""
-        await all_of(self._start_first(engine) for engine in self._engines)
+        await all_of(map(self._start_first, self._engines))
 
     def report_to(self, dispatcher: Dispatcher) -> None:
         """Report to `dispatcher` from now on which engines take work."""
         self._dispatcher = dispatcher
         for engine in self._engines:
-            if engine.recovery or engine.is_given_up:
+            if engine.state is not EngineState.OPEN:
                 dispatcher.close(engine.index)
 
     async def renew(self) -> None:
-        """Restart the engines inside the models' restarted processes, or those not running; the next `push` opens them.
+        """Restart the engines inside the models' restarted processes, or those not running; the next `load` opens them.
 
         Raises:
             ModelDiedError: one of their processes died again.
@@ -117,16 +109,14 @@ class EngineFleet(Sequence[WorkerHandle]):
         if not self._lives_with_models and self._lost is None:
             return
         await self.aclose()
-        self._weights = None  # they were lost with the models
         self._awake.set()
-        gone = [engine for engine in self._engines if self._lives_with_models or engine.is_starting]
+        kept = () if self._lives_with_models else (EngineState.OPEN, EngineState.GIVEN_UP)
+        gone = [engine for engine in self._engines if engine.state not in kept]
         for engine in gone:
-            engine.handle.kill()
-            engine.handle, engine.recovery, engine.is_new, engine.drains = self._launch(engine.index), None, True, False
-            if self._dispatcher:
-                self._dispatcher.close(engine.index)
+            self._replace_process(engine)
+            self._enter(engine, EngineState.WAITING)
         try:
-            await all_of(self._start_first(engine) for engine in gone)
+            await all_of(map(self._start_first, gone))
         except WorkerDiedError as error:
             raise ModelDiedError(str(error)) from error
         self._lost = None
@@ -134,79 +124,78 @@ class EngineFleet(Sequence[WorkerHandle]):
             self._dispatcher.recover()
 
     def suspect(self, index: int, handle: WorkerHandle, reason: AgentRLError) -> None:
-        """Close an engine that did not answer a call, until it is known to be alive.
-
-        Args:
-            index: number of the engine.
-            handle: the handle that was called; ignored if the engine has a new process by now.
-            reason: error of the call.
-        """
-        engine = self._engines[index]
-        if engine.handle is handle:
-            self._close(engine, reason, is_certain=False)
+        """Close an engine that did not answer a call on `handle`, until it is known to be alive."""
+        if self._engines[index].handle is handle:  # it has no new process yet
+            self._close(self._engines[index], reason, is_certain=False)
 
     def drain(self, index: int, *, within_s: float) -> None:
-        """Move an engine to another process because its machine is about to leave; this is not counted as a death.
+        """Move an engine to another process, wherever Ray has room, because its machine is about to leave.
 
-        The engine gets no new requests, but still gets new weights. Requests that still run after `within_s` seconds restart on
-        another engine. The new process runs wherever Ray has room, and is opened with the current weights.
+        Requests that still run after `within_s` seconds restart on another engine. This is not counted as a death.
         """
         engine = self._engines[index]
-        if engine.recovery or engine.is_given_up:
-            return  # it is already being replaced
-        if self._dispatcher:
-            self._dispatcher.close(index)
-        engine.drains = True
-        engine.recovery = asyncio.create_task(self._move(engine, within_s))
-        engine.recovery.add_done_callback(self._report_bug)
+        if engine.state in (EngineState.OPEN, EngineState.WAITING):
+            self._begin(engine, EngineState.DRAINING, self._move(engine, within_s))
 
     async def sleep(self) -> None:
-        """Drop the weights and caches of all engines until the next `push`; a dead engine is restarted after it."""
-        async with self._weights_change:
-            self._awake.clear()
-            await all_of(self._put_to_sleep(engine) for engine in self._served())
-            await all_of(engine.start_done.wait() for engine in self._engines)
+        """Drop the weights and caches of all engines until the next `load`; a dead engine is restarted after it."""
+        self._awake.clear()
 
-    async def push(self, publish: Publish, *, version: int) -> None:
-        """Publish weights and load them into every engine as `version`.
+        async def put_to_sleep(engine: FleetEngine) -> None:
+            async with engine.starting:  # a process that just starts goes to sleep by itself
+                if engine.state.takes_weights and not engine.is_asleep:
+                    try:
+                        await self._put_to_sleep(engine)
+                    except (TimeoutError, WorkerDiedError, EngineError) as error:
+                        self._close(engine, error)
 
-        A dead engine does not hold up the others: it gets these weights before it is opened. A stream, however, begins when all
-        engines have come: if one is missing for two minutes, all engines restart.
+        await all_of(map(put_to_sleep, self._engines))
 
-        Args:
-            publish: takes the names of the engines that will load the weights. A stream is published again for every engine
-                that comes later.
-            version: version of these weights.
+    def receivers(self, *, late: bool = False) -> list[str]:
+        """Return the names of the engines that the next `load` serves; `late`: only those that came after the last one.
 
         Raises:
-            EngineError: a living engine refuses the weights, or no engine is left.
+            AgentRLError: the error given to `fail`.
         """
-        async with self._weights_change:  # engines may still read the last weights
-            if self._lost:
-                raise self._lost
-            served = self._served()
-            self._weights, self._publish = (await publish([engine.name for engine in served]), version), publish
-            await all_of(self._push_to(engine) for engine in served)
-            self._awake.set()
+        if self._lost:
+            raise self._lost
+        if late:
+            return [e.name for e in self._engines if e.state is EngineState.WAITING and self._awake.is_set()]
+        return [e.name for e in self._engines if e.state.takes_weights]
+
+    async def load(self, source: WeightSource) -> None:
+        """Load weights into every living engine that lacks them, and open the engines that waited for them.
+
+        A dead engine does not hold up the others: it asks for the weights when it has restarted (`came_late`).
+
+        Raises:
+            EngineError: an engine that worked before refuses the weights.
+        """
+        self._loads_weights = True
+        takers = [e for e in self._engines if e.state.takes_weights and source.is_for(e.name)]
+        await all_of(self._load(engine, source) for engine in takers)
+        self._awake.set()
 
     async def abort_requests_of(self, caller: str) -> None:
-        """Abort the requests of a dead worker on every engine; engines that do not answer are skipped.
-
-        Args:
-            caller: the worker's `WorkerHandle.caller_id`.
-        """
+        """Abort the requests of the dead worker with this `WorkerHandle.caller_id` on every engine that answers."""
 
         async def ask(handle: WorkerHandle) -> None:
             with contextlib.suppress(TimeoutError, AgentRLError):  # the next caller reports it
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     await handle.abort_requests_of(caller)
 
-        await all_of(ask(engine.handle) for engine in self._engines if not engine.is_given_up)
+        await all_of(ask(engine.handle) for engine in self._engines if engine.state is not EngineState.GIVEN_UP)
 
     def take_num_deaths(self) -> int:
         """Return the number of deaths since the last call."""
         number, self._num_deaths = self._num_deaths, 0
         return number
+
+    def fail(self, error: AgentRLError) -> None:
+        """Fail everything that waits for an engine, until `renew`."""
+        self._lost = error
+        if self._dispatcher:
+            self._dispatcher.fail(error)
 
     async def aclose(self) -> None:
         """Cancel all restarts."""
@@ -215,117 +204,132 @@ class EngineFleet(Sequence[WorkerHandle]):
             recovery.cancel()
         await asyncio.gather(*recoveries, return_exceptions=True)
 
-    def _served(self) -> list[EngineState]:
-        return [engine for engine in self._engines if not engine.is_given_up and (engine.drains or not engine.recovery)]
-
-    async def _put_to_sleep(self, engine: EngineState) -> None:
-        engine.sleeps = True
-        try:
-            async with asyncio.timeout(_LOAD_TIMEOUT_S):
-                await engine.handle.sleep()
-        except (TimeoutError, WorkerDiedError, EngineError) as error:
-            self._close(engine, error, is_certain=True)
-
-    async def _push_to(self, engine: EngineState) -> None:
-        try:
-            await self._load_weights(engine)
-            if engine.is_new:
-                await self._open(engine)
-        except (TimeoutError, WorkerDiedError, EngineDeadError) as error:
-            self._close(engine, error, is_certain=True)
-        except EngineError as error:
-            if await _answers(engine.handle):
-                raise
-            self._close(engine, error, is_certain=True)
-
-    async def _load_weights(self, engine: EngineState) -> None:
-        if self._weights:
-            source, version = self._weights
-            async with asyncio.timeout(_LOAD_TIMEOUT_S):
-                if engine.sleeps:
-                    await engine.handle.wake(("weights",))
-                if self._nearest:
-                    source = await self._nearest(source, engine.handle)
-                await engine.handle.load_weights(replace(source, receiver=engine.name), version=version)
-                if engine.sleeps:  # only now: the source of the copy may need the memory of the cache
-                    await engine.handle.wake(("kv_cache",))
-                    engine.sleeps = False
-
-    def _close(self, engine: EngineState, reason: Exception, *, is_certain: bool) -> None:
-        if engine.recovery or engine.is_given_up:
-            return  # closed already
-        if self._dispatcher:
+    def _enter(self, engine: FleetEngine, state: EngineState, *, kv_tokens: int = 0) -> None:
+        """Change the state of an engine, in the order of `EngineState`; `kv_tokens` is the memory of one that opens."""
+        was_open, engine.state = engine.state is EngineState.OPEN, state
+        if state is EngineState.OPEN:
+            engine.opened_at = clock.now()
+            logger.info("engine %d: open", engine.index)
+            if self._dispatcher:
+                self._dispatcher.reopen(engine.index, kv_tokens=kv_tokens)
+        elif was_open and self._dispatcher:
             self._dispatcher.close(engine.index)
-        engine.recovery = asyncio.create_task(self._recover(engine, reason, is_certain=is_certain))
+        if state is EngineState.WAITING:
+            self.came_late.set()
+
+    def _begin(self, engine: FleetEngine, state: EngineState, recovery: Coroutine[Any, Any, None]) -> None:
+        self._enter(engine, state)
+        engine.recovery = asyncio.create_task(recovery)
         engine.recovery.add_done_callback(self._report_bug)
 
-    async def _move(self, engine: EngineState, within_s: float) -> None:
+    def _report_bug(self, recovery: asyncio.Task[None]) -> None:
+        """End the run if the recovery task failed by a bug: nobody else awaits it."""
+        if not recovery.cancelled() and (error := recovery.exception()):
+            logger.error("engines: a recovery failed", exc_info=error)
+            self.fail(EngineError(f"engines: a recovery failed, which is a bug: {error!r}"))
+
+    def _close(self, engine: FleetEngine, reason: Exception, *, is_certain: bool = True) -> None:
+        if engine.state in (EngineState.OPEN, EngineState.WAITING):  # any other is closed, and replaced if need be
+            self._begin(engine, EngineState.RECOVERING, self._recover(engine, reason, is_certain=is_certain))
+
+    async def _load(self, engine: FleetEngine, source: WeightSource) -> None:
+        try:
+            if engine.weights is not source:
+                async with asyncio.timeout(_LOAD_TIMEOUT_S):
+                    await self._load_weights(engine, source)
+            if engine.state is EngineState.WAITING:
+                await self._open(engine)
+        except (TimeoutError, WorkerDiedError, EngineDeadError) as error:
+            self._close(engine, error)
+        except EngineError as error:
+            if engine.state is not EngineState.WAITING and await _answers(engine.handle):
+                raise
+            self._close(engine, error)
+
+    async def _load_weights(self, engine: FleetEngine, source: WeightSource) -> None:
+        if engine.is_asleep:
+            await engine.handle.wake(("weights",))
+        near = await self._nearest(source, engine.handle) if self._nearest else source
+        await engine.handle.load_weights(replace(near, receiver=engine.name), version=source.version)
+        if engine.is_asleep:  # only now: the source of the copy may need the memory of the cache
+            await engine.handle.wake(("kv_cache",))
+        engine.is_asleep, engine.weights = False, source
+
+    async def _open(self, engine: FleetEngine) -> None:
+        self._enter(engine, EngineState.OPEN, kv_tokens=await _kv_tokens(engine.handle))
+
+    async def _put_to_sleep(self, engine: FleetEngine) -> None:
+        engine.is_asleep, engine.weights = True, None
+        async with asyncio.timeout(_LOAD_TIMEOUT_S):
+            await engine.handle.sleep()
+
+    async def _move(self, engine: FleetEngine, within_s: float) -> None:
         logger.info("engine %d: drains, for at most %g s", engine.index, within_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 if self._dispatcher:
                     await self._dispatcher.emptied(engine.index)
-        engine.drains = False
-        try:
-            await self._restart(engine)
-            await self._load_and_open(engine)
-        except InsufficientResourcesError as error:
-            self._fail(error)
-        except (TimeoutError, AgentRLError) as error:
-            await self._recover(engine, error, is_certain=True)
+        self._enter(engine, EngineState.RECOVERING)
+        await self._recover(engine, None, is_certain=True)
 
-    async def _recover(self, engine: EngineState, reason: Exception, *, is_certain: bool) -> None:
-        """Open the engine once it is alive and has the current weights, in a new process if needed."""
+    async def _recover(self, engine: FleetEngine, reason: Exception | None, *, is_certain: bool) -> None:
+        """Make a living engine wait for weights, in a new process if needed; one without a `reason` has not died."""
         lives = not is_certain and await _answers(engine.handle)
         if lives:
             logger.warning("engine %d: alive, although a call failed: %s", engine.index, reason)
-        while lives or self._should_restart(engine, reason):
+        while lives or reason is None or self._should_restart(engine, reason):
             try:
                 if self._require_models:
                     await self._require_models()
                 if not lives:
                     await self._restart(engine)
-                await self._load_and_open(engine)
+                if self._loads_weights:
+                    self._enter(engine, EngineState.WAITING)
+                else:
+                    await self._open(engine)
                 return
             except (InsufficientResourcesError, ModelDiedError) as error:
                 # No other engine works and there is no room for this one, or its weights are lost.
-                self._fail(error)
+                self.fail(error)
                 return
             except (TimeoutError, AgentRLError) as error:
                 lives, reason = False, error
         self._give_up(engine, reason)
 
-    def _should_restart(self, engine: EngineState, reason: Exception) -> bool:
+    def _should_restart(self, engine: FleetEngine, reason: Exception) -> bool:
         """Count a death, and return whether the engine may be restarted."""
         self._num_deaths += 1
         lived_long = clock.now() - engine.opened_at > _FORGIVEN_AFTER_S
         engine.num_deaths = 1 if lived_long else engine.num_deaths + 1
         engine.opened_at = math.inf
-        logger.warning("engine %d: dead: %s", engine.index, reason or "no answer in time")
+        logger.warning("engine %d: dead: %s", engine.index, str(reason) or "no answer in time")
         return engine.num_deaths <= _MAX_DEATHS and not self._lives_with_models
 
-    async def _restart(self, engine: EngineState) -> None:
+    async def _restart(self, engine: FleetEngine) -> None:
         """Replace the process; after consecutive deaths only after a pause."""
         engine.handle.kill()  # it may hang and keep its memory
         if engine.num_deaths > 1:
             await asyncio.sleep(_FIRST_BACK_OFF_S * 2 ** (engine.num_deaths - 2))
         logger.info("engine %d: restarting", engine.index)
-        engine.handle, engine.sleeps = self._launch(engine.index), False
-        engine.num_starts += 1
+        self._replace_process(engine)
         await self._place(engine)
         await self._awake.wait()
-        engine.start_done.clear()
-        try:
+        async with engine.starting:
             await started(engine.handle)
-        finally:
-            engine.start_done.set()
+            if not self._awake.is_set():
+                await self._put_to_sleep(engine)
 
-    async def _start_first(self, engine: EngineState) -> None:
+    def _replace_process(self, engine: FleetEngine) -> None:
+        engine.handle.kill()
+        engine.handle, engine.weights, engine.is_asleep = self._launch(engine.index), None, False
+        engine.num_starts += 1
+
+    async def _start_first(self, engine: FleetEngine) -> None:
         if self._until_placed:
             await self._until_placed(engine.handle)
         await started(engine.handle)
 
-    async def _place(self, engine: EngineState) -> None:
+    async def _place(self, engine: FleetEngine) -> None:
         """Wait for room, without a limit while other engines work.
 
         Raises:
@@ -336,61 +340,35 @@ class EngineFleet(Sequence[WorkerHandle]):
                 await self._until_placed(engine.handle)
                 return
             except InsufficientResourcesError as error:
-                if all(other.recovery or other.is_given_up for other in self._engines):
+                if not any(other.state in (EngineState.OPEN, EngineState.WAITING) for other in self._engines):
                     raise
                 logger.warning("engine %d: no room, the run goes on without it: %s", engine.index, error)
 
-    async def _load_and_open(self, engine: EngineState) -> None:
-        async with self._weights_change:
-            if not self._awake.is_set():
-                await self._put_to_sleep(engine)
-                engine.recovery, engine.is_new = None, True  # the next push wakes and opens it
-                return
-            if self._weights and self._publish and self._weights[0].transport.is_stream:
-                self._weights = await self._publish([engine.name]), self._weights[1]
-            await self._load_weights(engine)
-            await self._open(engine)
-
-    async def _open(self, engine: EngineState) -> None:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            kv_tokens = (await engine.handle.stats()).kv_tokens_capacity
-        engine.recovery, engine.is_new, engine.opened_at = None, False, clock.now()
-        if self._dispatcher:
-            self._dispatcher.reopen(engine.index, kv_tokens=kv_tokens)
-        logger.info("engine %d: open", engine.index)
-
-    def _give_up(self, engine: EngineState, reason: Exception) -> None:
+    def _give_up(self, engine: FleetEngine, reason: Exception | None) -> None:
+        why = str(reason) or "no answer in time"
         if self._lives_with_models:
-            why = reason or "no answer in time"
-            self._fail(ModelDiedError(f"engine {engine.index}, in a process of the models: {why}"))
+            self.fail(ModelDiedError(f"engine {engine.index}, in a process of the models: {why}"))
             return
-        engine.is_given_up = True
+        self._enter(engine, EngineState.GIVEN_UP)
         engine.handle.kill()
         logger.error("engine %d: died %d times in a row, not restarted", engine.index, engine.num_deaths)
-        if all(other.is_given_up for other in self._engines):
-            self._fail(
+        if all(other.state is EngineState.GIVEN_UP for other in self._engines):
+            self.fail(
                 EngineError(
-                    f"engines: all {len(self._engines)} died {_MAX_DEATHS + 1} times in a row, the last one of: "
-                    f"{reason or 'no answer in time'}. See `run.log` and `ray_logs/` in the run's directory"
+                    f"engines: all {len(self._engines)} died {_MAX_DEATHS + 1} times in a row, the last one of: {why}. "
+                    "See `run.log` and `ray_logs/` in the run's directory"
                 )
             )
 
-    def _fail(self, error: AgentRLError) -> None:
-        self._lost = error
-        if self._dispatcher:
-            self._dispatcher.fail(error)
 
-    def _report_bug(self, recovery: asyncio.Task[None]) -> None:
-        """End the run if the recovery task failed by a bug: nobody else awaits it."""
-        if not recovery.cancelled() and (error := recovery.exception()):
-            logger.error("engines: a recovery failed", exc_info=error)
-            self._fail(EngineError(f"engines: a recovery failed, which is a bug: {error!r}"))
+async def _kv_tokens(handle: WorkerHandle) -> int:
+    async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+        return (await handle.stats()).kv_tokens_capacity
 
 
 async def _answers(handle: WorkerHandle) -> bool:
     try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            await handle.stats()
+        await _kv_tokens(handle)
     except (TimeoutError, AgentRLError):
         return False
     return True

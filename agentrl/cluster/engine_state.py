@@ -2,11 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from agentrl import clock
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.errors import AgentRLError
+from agentrl.weight_sync.base import WeightSource
 
 
 class Dispatcher(Protocol):
@@ -33,37 +35,45 @@ class Dispatcher(Protocol):
         ...
 
 
+class EngineState(StrEnum):
+    """`OPEN -> (DRAINING ->) RECOVERING -> WAITING -> OPEN`, and `GIVEN_UP` at last; `EngineFleet._enter` changes it."""
+
+    OPEN = "open"
+    """Takes work."""
+    DRAINING = "draining"
+    """Takes new weights but no new requests; running ones go on."""
+    RECOVERING = "recovering"
+    """Is asked for an answer, or replaced by a new process."""
+    WAITING = "waiting"
+    """Ready; the next weights open it."""
+    GIVEN_UP = "given up"
+
+    @property
+    def takes_weights(self) -> bool:
+        """True for a process that is ready."""
+        return self in (EngineState.OPEN, EngineState.DRAINING, EngineState.WAITING)
+
+
 @dataclass(slots=True, eq=False)
-class EngineState:
+class FleetEngine:
     """One engine, through all of its processes."""
 
     index: int
     handle: WorkerHandle
-    is_given_up: bool = False
+    state: EngineState = EngineState.OPEN
     recovery: asyncio.Task[None] | None = None
-    """Runs while the engine is closed."""
-    is_new: bool = False
-    """Closed until the next push of weights."""
-    drains: bool = False
-    """Closed for new requests; running ones go on."""
+    """The last one."""
+    weights: WeightSource | None = None
+    """Weights that the process has."""
+    is_asleep: bool = False
+    """True from `sleep` until it has new weights."""
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a new process takes its memory."""
+    num_starts: int = 1
     num_deaths: int = 0
     """Consecutive deaths."""
-    num_starts: int = 1
-    """Processes so far."""
-    start_done: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared while its process starts."""
-    sleeps: bool = False
-    """True until it has new weights."""
     opened_at: float = field(default_factory=clock.now)
     """Infinite while it is dead."""
-
-    def __post_init__(self) -> None:
-        self.start_done.set()
-
-    @property
-    def is_starting(self) -> bool:
-        """True while a new process is being prepared."""
-        return not self.is_given_up and bool(self.recovery or self.is_new)
 
     @property
     def name(self) -> str:

@@ -84,7 +84,7 @@ async def launch(
         history: counters of this run, which are updated.
     """
     with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
-        nodes, relays = Nodes(max_wait_s=config.cluster.max_wait_s, history=history), WeightRelays()
+        nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=history)
         is_restart = history.gpus_of_rank is not None
         if history.gpus_of_rank is None:
             history.gpus_of_rank = _gpus_with_models(config, num_node_gpus=_cluster_gpus())
@@ -95,20 +95,22 @@ async def launch(
         with places.released():
             learner = Learner(config, lambda: spawn_models(config, places), history)
             extra_roles = spawn_extra_roles(config, places, history)
-            engines = _engines(config, places, learner, relays)
+            engines = _engines(config, places, learner)
             await _until_placed(extra_roles, nodes)
             are_separate = "rollout" not in learner.groups
             shares_gpus = engines_share_gpus(config, gpus_outside=num_gpus)
             await start_all(learner, engines, in_turn=not are_separate or shares_gpus)
             leaving = _leaving_draining_nodes(config, engines, are_separate=are_separate)
-            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
+            weight_sync = WeightSync(config, learner, engines)
+            late = weight_sync.serving_late_engines()
+            async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines), leaving:
                 yield TrainingCluster(
                     config=config,
                     nodes=nodes,
                     engines=engines,
                     extra_roles=extra_roles,
                     learner=learner,
-                    weight_sync=WeightSync(config, learner, engines, relays),
+                    weight_sync=weight_sync,
                 )
 
 
@@ -190,7 +192,7 @@ def _leaving_draining_nodes(
     return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
-def _engines(config: RunConfig, places: Places, learner: Learner, relays: WeightRelays) -> EngineFleet:
+def _engines(config: RunConfig, places: Places, learner: Learner) -> EngineFleet:
     """Start the engines, each in its own process or in a rank of the models."""
     of_engine = _places_of_engines(config, places)
 
@@ -204,7 +206,7 @@ def _engines(config: RunConfig, places: Places, learner: Learner, relays: Weight
         num_engines=config.rollout.num_engines,
         lives_with_models="rollout" in learner.groups,
         until_placed=lambda engine: places.nodes.until_placed([engine], needs=str(of_engine[0])),
-        nearest=relays.nearest,
+        nearest=WeightRelays().nearest,
         require_models=learner.require_alive,
     )
 

@@ -6,8 +6,10 @@ trajectory stays on its node until another role needs it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl.cluster.ray.handles import all_of, fetched
@@ -15,10 +17,14 @@ from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.layout import layout
 from agentrl.config.schema.run import RunConfig
-from agentrl.errors import CheckpointError, WorkerError
+from agentrl.errors import CheckpointError, ModelDiedError, WorkerError
 from agentrl.training.update.update_plan import plan_scoring, plan_update, score_metrics, with_scores
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
+
+logger = logging.getLogger(__name__)
+
+_PUBLISH_TIMEOUT_S = 300.0
 
 References = dict[str, Any]
 """References to a role's results, keyed by trajectory id."""
@@ -44,6 +50,9 @@ class Learner:
         self._pools = {name: placement.pool for placement in layout(config) for name in placement.components}
         self._pool_locks: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks keyed by pool, held while one of its roles computes."""
+        self.published: WeightSource | None = None
+        """The last weights that these processes have published."""
+        self._sending: asyncio.Task[list[str | None]] | None = None
         self._spawn()
 
     @property
@@ -92,30 +101,42 @@ class Learner:
             metrics |= reported
         return metrics | {"actor/restarts": float(self._history.num_restarts)}
 
-    async def publish_weights(self, transport: Transport, receivers: Sequence[str]) -> WeightSource:
-        """Make the current weights readable by engines; a stream is only described, and sent by `send_weights`.
+    async def publish(self, version: int, engines: Sequence[str]) -> WeightSource:
+        """Make the current weights readable as `version`, or begin to send a stream to `engines`, given by name.
 
-        Args:
-            transport: how the weights travel.
-            receivers: every process that takes part in a stream.
+        Raises:
+            ModelDiedError: the actor did not gather them in time, and one of its ranks does not answer.
+            WorkerError: the actor did not gather them in time, although all ranks answer.
         """
-        source = (await self._groups["actor"].all("call", "actor", "publish_weights", transport, receivers))[0]
-        if source is None:
-            raise WorkerError("actor 0: published no weights")
+        actor, rollout = self._groups["actor"], self._config.rollout
+        processes = range(rollout.tensor_parallel_size * rollout.data_parallel_size)
+        receivers = [f"{engine}/{process}" for engine in engines for process in processes]
+        try:
+            async with asyncio.timeout(_PUBLISH_TIMEOUT_S):
+                await self.sent()
+                [source, *_] = await actor.all(
+                    "call", "actor", "publish_weights", transport_of(self._config), receivers
+                )
+                source = replace(source, version=version, node=await actor.first("node_id"))
+        except TimeoutError as error:
+            what = f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
+            if silent := await actor.silent():
+                raise ModelDiedError(f"{', '.join(silent)}: no answer, treated as dead: {what}") from error
+            raise WorkerError(f"{what}, although all of its ranks answer") from error
+        if source.transport.is_stream:
+            self._sending = asyncio.create_task(actor.all("call", "actor", "send_weights", source))
+        self.published = source
         return source
 
-    async def send_weights(self, source: WeightSource) -> str | None:
-        """Send a stream; return the problem of a receiver that did not take it, or None."""
-        problems = await self._groups["actor"].all("call", "actor", "send_weights", source)
-        return next((problem for problem in problems if problem), None)
+    async def sent(self) -> None:
+        """Return when the last stream has been sent; the actor limits the time.
 
-    async def silent_ranks(self) -> list[str]:
-        """Return the names of the actor's ranks that do not answer."""
-        return await self._groups["actor"].silent()
-
-    async def weights_node(self) -> str:
-        """Return the Ray node on which `publish_weights` puts the weights."""
-        return await self._groups["actor"].first("node_id")
+        Raises:
+            ModelDiedError: the actor is gone.
+        """
+        sending, self._sending = self._sending, None  # its error must be raised only once
+        if sending is not None and (problem := next(filter(None, await sending), None)):
+            logger.warning("weight sync: %s", problem)
 
     async def save(self, url: str) -> None:
         """Begin to write a sharded checkpoint into the folder `url`; return when training may go on."""
@@ -159,6 +180,7 @@ class Learner:
         await self._groups["actor"].all("call", "actor", "export", path)
 
     def _spawn(self) -> None:
+        self.published = None
         self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
     def _scores_needed(self) -> dict[str, tuple[str, str]]:
@@ -240,3 +262,11 @@ class Learner:
         ]
         async with self._pool_locks[self._pools[component]]:
             return (await ranks.each_share("update", arguments))[0]
+
+
+def transport_of(config: RunConfig) -> Transport:
+    """Return how weights travel: in-process if the actor's only rank holds the engine."""
+    together = any({"actor", "rollout"} <= set(placement.components) for placement in layout(config))
+    if together and config.actor.num_workers == 1:
+        return Transport.IN_PROCESS
+    return Transport(config.cluster.weight_transport)

@@ -46,21 +46,13 @@ class WeightRelay:
 
 @dataclass(slots=True)
 class WeightRelays:
-    """The relays of a run, started when needed; `begin` is called for every version, before `nearest`."""
+    """The relays of a run, started when needed."""
 
-    _home: str = ""
+    _source: WeightSource | None = None
+    """The current version."""
     _relays: dict[str, WorkerHandle] = field(default_factory=dict)
     _copies: dict[str, asyncio.Task[WeightSource]] = field(default_factory=dict)
     """Copies of the current version, running or done, keyed by node."""
-
-    def begin(self, *, at: str) -> None:
-        """Begin a version that is published on the node `at`; earlier copies are obsolete."""
-        self._copies.clear()
-        if at != self._home:
-            for relay in self._relays.values():
-                relay.kill()  # it may hold a copy that is no longer needed
-            self._relays.clear()
-        self._home = at
 
     async def nearest(self, source: WeightSource, engine: WorkerHandle) -> WeightSource:
         """Return `source` itself or a copy on the node of `engine`.
@@ -70,8 +62,10 @@ class WeightRelays:
         """
         if source.transport is not Transport.SHARED_MEMORY:
             return source
+        if source is not self._source:
+            self._begin(source)
         node = await engine.node_id()
-        if node == self._home:
+        if node == source.node:
             return source
         copy = self._copies.get(node)
         if copy is None or _has_failed(copy):
@@ -92,8 +86,17 @@ class WeightRelays:
             self._relays[node] = relay
         return relay
 
+    def _begin(self, source: WeightSource) -> None:
+        """Forget the copies of the last version, and the relays too if the actor has another node now."""
+        self._copies.clear()
+        if self._source is not None and source.node != self._source.node:
+            for relay in self._relays.values():
+                relay.kill()  # it may hold a copy that is no longer needed
+            self._relays.clear()
+        self._source = source
+
     async def _read(self, source: WeightSource, node: str) -> WeightSource:
-        served = await (await self.relay(self._home)).serve(source)
+        served = await (await self.relay(source.node)).serve(source)
         return await (await self.relay(node)).read(source, served)
 
 

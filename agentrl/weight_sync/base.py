@@ -60,9 +60,17 @@ class WeightSource:
     """Unique name of the publisher that counts `serial`."""
     serial: int = 0
     """Number of this publication."""
+    version: int = 0
+    """`policy_version` of the weights."""
+    node: str = ""
+    """Ray node that the address belongs to."""
     receivers: tuple[str, ...] = ()
     """All receivers of a stream, such as `engine 0/1` for the second process of the first engine."""
     receiver: str = ""
     """The engine that this copy of the record is for, if the transport is a stream."""
     lora: LoraBase | None = None
     """If set, the tensors are only LoRA factors, to be merged into these weights (`lora_factors`)."""
+
+    def is_for(self, engine: str) -> bool:
+        """Return whether an engine may load them: a stream is only for its receivers."""
+        return not self.transport.is_stream or f"{engine}/0" in self.receivers

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import ray
@@ -19,7 +20,9 @@ from agentrl.cluster.placement.node_drain import leaving_draining_nodes
 from agentrl.cluster.ray.network import own_address
 from agentrl.cluster.ray.runtime import guarded_run
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
+from agentrl.cluster.weight_sync import WeightSync
 from agentrl.cluster.workers.engine_calls import EngineHandle
+from agentrl.config.schema.run import RunConfig
 from agentrl.engine.base import EngineStats
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -36,6 +39,9 @@ class Engine:
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         self._version = version
 
+    async def take_peak_memory(self) -> float:
+        return 0.0
+
     async def stats(self) -> EngineStats:
         return idle_stats()
 
@@ -44,6 +50,21 @@ class Engine:
 
     async def describe(self) -> tuple[str, int]:
         return own_address(), self._version
+
+
+class Learner:
+    """A learner without processes."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Any] = {"actor": SimpleNamespace(ranks=[])}
+        self.published: WeightSource | None = None
+
+    async def publish(self, version: int, engines: Sequence[str]) -> WeightSource:
+        transport = Transport.SHARED_MEMORY
+        self.published = WeightSource(transport=transport, address="", size_bytes=0, tensors=(), version=version)
+        return self.published
+
+    async def sent(self) -> None: ...
 
 
 class Dispatcher:
@@ -82,19 +103,18 @@ async def play(nodes: dict[str, str]) -> dict[str, Any]:
         [engine] = spawn(Engine, place, {}, "engine", max_concurrency=4)
         return EngineHandle.of(engine)
 
-    async def publish(engines: Sequence[str]) -> WeightSource:
-        return WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes=0, tensors=())
-
     # The head has no room for the first process: it is filled.
     [filler] = spawn(Engine, ResourcePool(num_processes=1, node_id=nodes["127.0.0.2"]), {}, "filler", max_concurrency=1)
     await filler.start()
     dispatcher, engines = Dispatcher(), EngineFleet(launch, num_engines=1)
     await engines.start()
     engines.report_to(dispatcher)
-    await engines.push(publish, version=7)
+    sync = WeightSync(RunConfig(), cast(Any, Learner()), engines)
+    await sync.push(version=7)
     before, _ = await engines[0].describe()
     filler.kill()
-    async with contextlib.aclosing(engines), leaving_draining_nodes(engines, patience_s=600):
+    leaving = leaving_draining_nodes(engines, patience_s=600)
+    async with sync.serving_late_engines(), contextlib.aclosing(engines), leaving:
         drain(nodes["127.0.0.3"])
         await dispatcher.opened.wait()
         after, version = await engines[0].describe()

@@ -1,12 +1,17 @@
 """A fleet of engines that are no processes, played in virtual time: they die, hang and do not start as they are told."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.weight_sync import WeightSync
+from agentrl.config.schema.cluster import ClusterSection
+from agentrl.config.schema.run import RunConfig
 from agentrl.engine.base import EngineStats
 from agentrl.errors import (
     AgentRLError,
@@ -49,6 +54,9 @@ class FakeEngine:
         if self.start_fails:
             raise EngineError("it does not start")
         self.started = True
+
+    async def take_peak_memory(self) -> float:
+        return 0.0
 
     async def stats(self) -> EngineStats:
         await self._answer()
@@ -115,6 +123,20 @@ class FakeLedger:
         self.events.append("recover")
 
 
+class FakeLearner:
+    """Publishes weights at addresses such as `w3`."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Any] = {"actor": SimpleNamespace(ranks=[])}
+        self.published: WeightSource | None = None
+
+    async def publish(self, version: int, engines: Sequence[str]) -> WeightSource:
+        self.published = replace(source(f"w{version}"), version=version)
+        return self.published
+
+    async def sent(self) -> None: ...
+
+
 class World:
     """A fleet of fake engines; `launched` are all processes so far, `prepare` changes those to come."""
 
@@ -130,6 +152,8 @@ class World:
             nearest=self._nearest,
             require_models=self._require_models,
         )
+        self.learner = FakeLearner()
+        self.sync = WeightSync(RunConfig(cluster=ClusterSection(colocated=True)), cast(Any, self.learner), self.fleet)
         self.models_die = False
         self.dispatcher = FakeLedger(self)
         self.fleet.report_to(self.dispatcher)
@@ -138,10 +162,12 @@ class World:
         return cast(FakeEngine, self.fleet[index])
 
     async def push(self, version: int) -> None:
-        async def publish(engines: Sequence[str]) -> WeightSource:
-            return source(f"w{version}")
+        await self.sync.push(version=version)
 
-        await self.fleet.push(publish, version=version)
+    async def renew(self) -> None:
+        """Restart the models, and then the fleet."""
+        self.learner.published = None
+        await self.fleet.renew()
 
     def suspect(self, index: int) -> None:
         self.fleet.suspect(index, self.fleet[index], EngineDeadError("no answer"))
@@ -179,8 +205,8 @@ def played(story: Callable[[World], Coroutine[Any, Any, None]], *, lives_with_mo
         world = World(lives_with_models=lives_with_models)
         await world.fleet.start()
         await world.push(3)
-        await story(world)
-        await world.fleet.aclose()
+        async with world.sync.serving_late_engines(), contextlib.aclosing(world.fleet):
+            await story(world)
         return world
 
     return run_in_virtual_time(main())

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,7 @@ async def play(cluster: Cluster, far_node: Any, nodes: dict[str, str]) -> dict[s
     await engines.start()
 
     for version in (1, 2):
-
-        async def publish(engines: Sequence[str], value: float = version) -> WeightSource:
-            relays.begin(at=near)
-            return await publisher.publish(float(value))
-
-        await engines.push(publish, version=version)
+        await engines.load(replace(await publisher.publish(float(version)), version=version, node=near))
     saw = {
         "engines": await all_of(engine.describe() for engine in engines),
         "received": await (await relays.relay(far)).num_bytes_received(),

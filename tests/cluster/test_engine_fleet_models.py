@@ -28,7 +28,7 @@ def test_engines_that_come_back_with_the_models_get_work_when_they_have_weights(
         world.now(0).dies = True
         world.suspect(0)
         await world.settle()
-        await world.fleet.renew()
+        await world.renew()
         assert world.dispatcher.failure is None
         assert world.dispatcher.closed == {0, 1}
         world.fleet.suspect(0, old, GONE)  # a late report about the old process
@@ -47,7 +47,7 @@ def test_an_engine_that_dies_while_it_comes_back_is_a_death_of_the_models_again(
 
         world.prepare = dead
         with pytest.raises(ModelDiedError):
-            await world.fleet.renew()
+            await world.renew()
 
     assert played(story, lives_with_models=True).dispatcher.closed == {0, 1}
 
@@ -60,7 +60,7 @@ def test_an_engine_that_goes_with_the_models_waits_for_them_and_the_others_stay(
         assert isinstance(world.dispatcher.failure, ModelDiedError)
         assert len(world.launched) == 2, "nobody has weights for a new one"
         world.models_die = False
-        await world.fleet.renew()
+        await world.renew()
         assert (world.dispatcher.failure, world.dispatcher.closed) == (None, {0})
         await world.push(4)
 
@@ -80,9 +80,9 @@ def test_an_engine_of_its_own_that_dies_while_it_comes_back_is_started_once_more
         await world.settle()
         world.models_die, world.prepare = False, dead
         with pytest.raises(ModelDiedError):
-            await world.fleet.renew()
+            await world.renew()
         world.prepare = lambda engine: None
-        await world.fleet.renew()
+        await world.renew()
         await world.push(4)
 
     world = played(story)
@@ -93,7 +93,7 @@ def test_an_engine_of_its_own_that_dies_while_it_comes_back_is_started_once_more
 
 def test_engines_with_processes_of_their_own_stay_when_models_start_again():
     async def story(world: World) -> None:
-        await world.fleet.renew()
+        await world.renew()
 
     world = played(story)
     assert (len(world.launched), world.dispatcher.events) == (2, [])
@@ -106,7 +106,7 @@ def test_an_engine_that_drained_when_the_models_died_gets_no_weights_before_it_i
         world.suspect(1)
         await asyncio.sleep(5)
         world.models_die = False
-        await world.fleet.renew()
+        await world.renew()
         await world.push(4)
         world.now(0).dies = True
         world.suspect(0)

@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import math
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.launch import require_transport
-from agentrl.cluster.weight_relay import WeightRelays
-from agentrl.cluster.weight_sync import WeightSync, transport_of
+from agentrl.cluster.learner import Learner, transport_of
+from agentrl.cluster.weight_sync import WeightSync
 from agentrl.config.layout import layout_problems
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
@@ -65,12 +67,24 @@ class RecordingEngine:
 
 
 class RecordingActor:
-    """The learner, with a single rank."""
+    """The group of a learner's actor, with a single rank."""
+
+    name = "actor"
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
-        self.groups: Any = {"actor": type("Group", (), {"ranks": [self]})()}
+        self.ranks = [self]
         self.peak = 5.0
+        self.sends: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 10)
+
+    async def all(self, _call: str, _actor: str, method: str, *args: Any) -> list[Any]:
+        return [await getattr(self, method)(*args)]
+
+    async def first(self, method: str) -> str:
+        return "this node"
+
+    async def silent(self) -> list[str]:
+        return []
 
     async def publish_weights(self, transport: Transport, receivers: list[str]) -> WeightSource:
         self.calls.append(f"actor: publish to {', '.join(receivers)}")
@@ -78,12 +92,9 @@ class RecordingActor:
             transport=transport, address="", size_bytes=0, tensors=(), receivers=tuple(receivers), publisher="actor"
         )
 
-    async def weights_node(self) -> str:
-        return "this node"
-
     async def send_weights(self, source: WeightSource) -> str | None:
         self.calls.append("actor: send")
-        await asyncio.sleep(10)
+        await self.sends()
         return None
 
     async def take_peak_memory(self) -> float:
@@ -98,7 +109,8 @@ class World:
         self.engines: list[RecordingEngine] = []
         self.fleet = EngineFleet(self._launch, num_engines=num_engines)
         config = RunConfig(model=MODEL, cluster=ClusterSection(**cluster))
-        self.sync = WeightSync(config, cast(Any, self.actor), self.fleet, WeightRelays())
+        self.learner = Learner(config, lambda: [cast(Any, self.actor)])
+        self.sync = WeightSync(config, self.learner, self.fleet)
 
     def _launch(self, index: int) -> Any:
         self.engines.append(RecordingEngine(index, self.calls))
@@ -156,7 +168,9 @@ def test_an_engine_that_dies_in_its_sleep_is_started_again_awake():
         await asyncio.sleep(100)
         assert len(world.engines) == 3
         world.taken_calls()
-        await world.sync.push(version=1)
+        async with world.sync.serving_late_engines():
+            await world.sync.push(version=1)
+            await asyncio.sleep(1)
         assert [call for call in world.taken_calls() if call.startswith("engine 1")] == ["engine 1: load 1"]
         await world.fleet.aclose()
 
@@ -170,7 +184,8 @@ def test_a_stream_is_sent_while_it_is_taken_and_again_for_an_engine_that_comes_l
         world.taken_calls()
         world.engines[1].dies = True
         await world.sync.push(version=2)
-        await asyncio.sleep(100)
+        async with world.sync.serving_late_engines():
+            await asyncio.sleep(100)
         calls = world.taken_calls()
         late = calls.index("actor: publish to engine 1, started 2 times/0")
         assert calls[0] == "actor: publish to engine 0/0, engine 1/0"
@@ -184,15 +199,15 @@ def test_a_stream_is_sent_while_it_is_taken_and_again_for_an_engine_that_comes_l
 def test_an_actor_that_dies_while_it_sends_is_no_death_of_the_one_that_comes_after_it():
     async def story() -> None:
         world = World(weight_transport="broadcast")
-        send = world.actor.send_weights
+        sends = world.actor.sends
 
-        async def dies(source: WeightSource) -> str | None:
+        async def dies() -> None:
             raise ModelDiedError("actor 0: its process died")
 
-        world.actor.send_weights = dies  # type: ignore[method-assign]
+        world.actor.sends = dies
         with pytest.raises(ModelDiedError):
             await world.sync.push(version=1)
-        world.actor.send_weights = send  # type: ignore[method-assign]
+        world.actor.sends = sends
         await world.sync.push(version=1)
         await world.fleet.aclose()
 
@@ -220,7 +235,7 @@ def test_an_actor_that_does_not_gather_its_weights_is_dead_where_a_rank_is_silen
             return silent
 
         world.actor.publish_weights = never  # type: ignore[method-assign]
-        world.actor.silent_ranks = silent_ranks  # type: ignore[attr-defined]
+        world.actor.silent = silent_ranks  # type: ignore[method-assign]
         with pytest.raises(WorkerError, match=message) as raised:
             await world.sync.push(version=1)
         assert type(raised.value) is error
@@ -247,9 +262,11 @@ def test_the_most_memory_is_reported_by_phase_of_the_process_that_had_most():
 def test_roles_with_processes_of_their_own_have_memory_of_their_own_and_those_in_one_process_have_it_once():
     async def story() -> dict[str, float]:
         world = World()
-        other, actor = RecordingActor([]), world.actor.groups["actor"]
-        critic = type("Group", (), {"name": "critic_reward", "ranks": [other]})()
-        world.actor.groups |= {"ref": actor, "critic": critic, "reward": critic}
+        critic: Any = RecordingActor([])
+        critic.name = "critic_reward"
+        world.actor.name = "actor_ref"
+        world.learner = Learner(RunConfig(), lambda: [cast(Any, world.actor), critic])
+        world.sync = WeightSync(RunConfig(), world.learner, world.fleet)
         await world.step(1)
         return world.sync.metrics()
 

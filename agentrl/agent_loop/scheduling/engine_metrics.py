@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.engine.base import EngineStats
@@ -15,7 +15,7 @@ _ANSWER_TIMEOUT_S = 5.0
 class EngineWork:
     """Reads the counters of all engines and returns their increase."""
 
-    def __init__(self, engines: Sequence[WorkerHandle]) -> None:
+    def __init__(self, engines: Iterable[WorkerHandle]) -> None:
         """Take the engines in order; a changed handle means a restarted engine, whose counters start at 0."""
         self._engines = engines
         self._seen: dict[int, tuple[WorkerHandle, Counter[str]]] = {}

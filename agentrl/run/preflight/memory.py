@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from agentrl.cluster.weight_sync import transport_of
+from agentrl.cluster.learner import transport_of
 from agentrl.config.layout import Placement, layout, with_sizes_of_pools
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
