@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import (
     SPARE_CALLS,
     Places,
+    gpus_per_engine,
     processes_of,
     spawn_engine,
     spawn_extra_roles,
@@ -32,7 +33,7 @@ from agentrl.cluster.weight_relay import WeightRelays
 from agentrl.cluster.weight_sync import WeightSync
 from agentrl.cluster.workers.engine_calls import EngineHandle
 from agentrl.cluster.workers.extra_roles import ExtraRoles
-from agentrl.config.layout import layout, pool_size, transport_problems
+from agentrl.config.layout import pool_size, transport_problems
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.shared_gpus import engines_share_gpus, kv_memory_problems
 from agentrl.errors import ConfigError
@@ -83,15 +84,13 @@ async def launch(
         user_folder: folder of the user's own modules.
         history: counters of this run, which are updated.
     """
-    with _ray(config, num_cpus(config), temp_dir=temp_dir, user_folder=user_folder):
+    with _ray(config, temp_dir=temp_dir, user_folder=user_folder):
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=history)
         is_restart = history.gpus_of_rank is not None
         if history.gpus_of_rank is None:
-            history.gpus_of_rank = _gpus_with_models(config, num_node_gpus=_cluster_gpus())
+            history.gpus_of_rank = _gpus_each(config, num_node_gpus=_cluster_gpus())
         num_gpus = history.gpus_of_rank
-        places = await Places.reserved(
-            config, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), is_restart=is_restart
-        )
+        places = await Places.reserved(config, nodes, num_gpus=num_gpus, is_restart=is_restart)
         with places.released():
             learner = Learner(config, lambda: spawn_models(config, places), history)
             extra_roles = spawn_extra_roles(config, places, history)
@@ -100,9 +99,10 @@ async def launch(
             are_separate = "rollout" not in learner.groups
             shares_gpus = engines_share_gpus(config, gpus_outside=num_gpus)
             await start_all(learner, engines, in_turn=not are_separate or shares_gpus)
-            leaving = _leaving_draining_nodes(config, engines, are_separate=are_separate)
             weight_sync = WeightSync(config, learner, engines)
             late = weight_sync.serving_late_engines()
+            # Engines in the models' processes are restarted with the models when their node has left.
+            leaving = _leaving_draining_nodes(config, engines) if are_separate else contextlib.nullcontext()
             async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines), leaving:
                 yield TrainingCluster(
                     config=config,
@@ -127,23 +127,16 @@ async def start_all(learner: Learner, engines: EngineFleet, *, in_turn: bool) ->
 async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path) -> AsyncIterator[Cluster]:
     """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
     needed = _without_models(config)
-    with _ray(config, num_cpus(needed, with_models=False), temp_dir=temp_dir, user_folder=user_folder):
-        num_gpus = _gpus_without_models(needed, num_node_gpus=_cluster_gpus())
+    with _ray(needed, temp_dir=temp_dir, user_folder=user_folder, with_models=False):
+        num_gpus = _gpus_each(needed, num_node_gpus=_cluster_gpus(), with_models=False)
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
-        places = await Places.reserved(
-            needed, nodes, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine(config), with_models=False
-        )
+        places = await Places.reserved(needed, nodes, num_gpus=num_gpus, with_models=False)
         with places.released():
             extra_roles = spawn_extra_roles(config, places, RunHistory())
-            of_engine = _places_of_engines(needed, places)
-            engines = EngineFleet(
-                lambda index: spawn_engine(config, of_engine[index], index),
-                num_engines=len(of_engine),
-                until_placed=lambda engine: nodes.until_placed([engine], needs=str(of_engine[0])),
-            )
+            engines = _engines(config, places)
             await _until_placed(extra_roles, nodes)
             await engines.start()
-            leaving = _leaving_draining_nodes(config, engines, are_separate=True)
+            leaving = _leaving_draining_nodes(config, engines)
             async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
@@ -168,14 +161,14 @@ async def _until_placed(extra_roles: ExtraRoles, nodes: Nodes) -> None:
 
 
 @contextlib.contextmanager
-def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Path) -> Iterator[None]:
+def _ray(config: RunConfig, *, temp_dir: Path, user_folder: Path, with_models: bool = True) -> Iterator[None]:
     assert config.run.dir is not None  # `load_run_config` has filled it
     address = config.cluster.address
     where = f"joining the cluster at {address}" if address else "starting on this machine"
     logger.info("Ray: %s", where)
     with ray_runtime(
         address=address,
-        num_cpus=_cpus_of_own_ray(num_cpus),
+        num_cpus=_own_cpus(config, with_models=with_models),
         temp_dir=temp_dir,
         user_folder=user_folder,
         keep_logs_in=Path(config.run.dir, "ray_logs"),
@@ -183,57 +176,37 @@ def _ray(config: RunConfig, num_cpus: float, *, temp_dir: Path, user_folder: Pat
         yield
 
 
-def _leaving_draining_nodes(
-    config: RunConfig, engines: EngineFleet, *, are_separate: bool
-) -> contextlib.AbstractAsyncContextManager[None]:
-    """Move engines off draining nodes; those in the models' processes are restarted with the models."""
-    if not are_separate:
-        return contextlib.nullcontext()
+def _leaving_draining_nodes(config: RunConfig, engines: EngineFleet) -> contextlib.AbstractAsyncContextManager[None]:
     return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
-def _engines(config: RunConfig, places: Places, learner: Learner) -> EngineFleet:
+def _engines(config: RunConfig, places: Places, learner: Learner | None = None) -> EngineFleet:
     """Start the engines, each in its own process or in a rank of the models."""
-    of_engine = _places_of_engines(config, places)
+    of_engine, lives_with_models = places.of_engines(), learner is not None and "rollout" in learner.groups
 
     def launch_engine(index: int) -> WorkerHandle:
-        if "rollout" in learner.groups:
+        if learner is not None and lives_with_models:
             return EngineHandle.of(learner.groups["rollout"].ranks[index])
         return spawn_engine(config, of_engine[index], index)
 
     return EngineFleet(
         launch_engine,
-        num_engines=config.rollout.num_engines,
-        lives_with_models="rollout" in learner.groups,
+        num_engines=len(of_engine),
+        lives_with_models=lives_with_models,
         until_placed=lambda engine: places.nodes.until_placed([engine], needs=str(of_engine[0])),
         nearest=WeightRelays().nearest,
-        require_models=learner.require_alive,
+        require_models=learner.require_alive if learner else None,
     )
 
 
-def _places_of_engines(config: RunConfig, places: Places) -> Sequence[ResourcePool]:
-    [engines] = [placement for placement in layout(config) if "rollout" in placement.components]
-    return places.of(engines)
-
-
-def num_cpus(config: RunConfig, *, with_models: bool = True) -> float:
-    """Return the number of logical processors that a run declares to Ray."""
-    needs = processes_of(config, num_gpus=0.0, gpus_per_engine=1, with_models=with_models)
-    return sum(bundle.get("CPU", 0.0) for bundles in needs.values() for bundle in bundles)
-
-
-def _cpus_of_own_ray(num_cpus: float) -> int:
+def _own_cpus(config: RunConfig, *, with_models: bool) -> int:
     """Return the processors that the run's own Ray declares; may exceed the real ones, since workers mostly take turns."""
-    return max(num_cores(), math.ceil(num_cpus))
+    needs = processes_of(config, num_gpus=0.0, with_models=with_models)
+    return max(num_cores(), math.ceil(sum(bundle.get("CPU", 0.0) for bundles in needs.values() for bundle in bundles)))
 
 
 def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = True) -> None:
-    """Refuse a run that this machine can never hold, without starting Ray; a run that joins a cluster passes.
-
-    Args:
-        config: the whole, checked tree.
-        num_gpus: GPUs of this machine.
-        with_models: False for an evaluation.
+    """Refuse a run that this machine, with `num_gpus` GPUs, can never hold; a run that joins a cluster passes.
 
     Raises:
         ConfigError: the run needs more than the machine has.
@@ -243,16 +216,11 @@ def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = T
     if with_models and config.actor.cpu_offload and num_gpus == 0:
         raise ConfigError("`actor.cpu_offload` is set, but this machine has no GPU to offload from; leave it out")
     needed = config if with_models else _without_models(config)
-    gpus_each = (_gpus_with_models if with_models else _gpus_without_models)(needed, num_node_gpus=num_gpus)
-    needs = processes_of(needed, num_gpus=gpus_each, gpus_per_engine=gpus_per_engine(config), with_models=with_models)
-    machine = {"CPU": float(_cpus_of_own_ray(num_cpus(needed, with_models=with_models))), "GPU": float(num_gpus)}
+    gpus_each = _gpus_each(needed, num_node_gpus=num_gpus, with_models=with_models)
+    needs = processes_of(needed, num_gpus=gpus_each, with_models=with_models)
+    machine = {"CPU": float(_own_cpus(needed, with_models=with_models)), "GPU": float(num_gpus)}
     if problem := missing_resources(needed.cluster, needs, total=[machine]):
         raise ConfigError(problem)
-
-
-def gpus_per_engine(config: RunConfig) -> int:
-    """Return the number of GPUs of an engine on a machine with GPUs."""
-    return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
 
 
 def require_transport(config: RunConfig, *, num_gpus: float) -> None:
@@ -268,24 +236,24 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
         raise ConfigError("; ".join(problems))
 
 
-def _gpus_with_models(config: RunConfig, *, num_node_gpus: int) -> float:
-    """Return the GPUs of each rank, and of each tensor-parallel rank of an engine, outside of pools in training."""
+def _gpus_each(config: RunConfig, *, num_node_gpus: int, with_models: bool = True) -> float:
+    """Return the GPUs of each rank, the same as of each tensor-parallel rank of an engine, outside of pools."""
+    if not with_models and config.rollout.engine == "openai":
+        return 0.0  # it computes nothing itself
     if config.cluster.roles:
         _require_gpus_in_pools(config, num_node_gpus=num_node_gpus)
         return 0.0
-    num_gpus = _gpus_per_process(config, num_ranks=config.actor.num_workers, num_node_gpus=num_node_gpus)
-    require_transport(config, num_gpus=num_gpus)
-    if problems := kv_memory_problems(config, gpus_outside=num_gpus):
-        raise ConfigError("; ".join(problems))
+    num_ranks = config.actor.num_workers if with_models else 0
+    num_gpus = _gpus_per_process(config, num_ranks=num_ranks, num_node_gpus=num_node_gpus)
+    if with_models:
+        require_transport(config, num_gpus=num_gpus)
+        if problems := kv_memory_problems(config, gpus_outside=num_gpus):
+            raise ConfigError("; ".join(problems))
     return num_gpus
 
 
 def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
-    """Refuse a pool without GPUs for a role that computes, on nodes with GPUs: it would silently use the CPU.
-
-    Raises:
-        ConfigError: such a pool exists.
-    """
+    """Refuse a pool without GPUs for a role that computes, on nodes with GPUs: it would silently use the CPU."""
     idle = {"rollout"} if config.rollout.engine in _CPU_ENGINES else set()
     on_cpu = {
         pool: role
@@ -301,23 +269,11 @@ def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
     )
 
 
-def _gpus_without_models(needed: RunConfig, *, num_node_gpus: int) -> float:
-    """Return the same for an evaluation; `needed` comes from `_without_models`."""
-    # `openai` computes nothing itself, and an engine in a pool has the GPUs of the pool.
-    if needed.rollout.engine == "openai":
-        return 0.0
-    if needed.cluster.roles:
-        _require_gpus_in_pools(needed, num_node_gpus=num_node_gpus)
-        return 0.0
-    return _gpus_per_process(needed, num_ranks=0, num_node_gpus=num_node_gpus)
-
-
 def _cluster_gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int, num_node_gpus: int) -> float:
-    """Return the GPUs of one rank, the same as of one tensor-parallel rank of an engine."""
     if num_node_gpus == 0:
         return 0.0
     in_pools = sum(pool_size(section) * section.num_gpus for section in config.cluster.pools.values())

@@ -42,11 +42,10 @@ _MODEL_CALLS = 4
 class Places:
     """Places of a run's processes, in the pools of the config and outside of them."""
 
+    config: RunConfig
     nodes: Nodes
-    outside: ResourcePool
-    """Resources of a process without a pool."""
-    gpus_per_engine: int = 1
-    """Multiple of the GPUs of `outside` that an engine takes."""
+    num_gpus: float
+    """GPUs of a rank, and of a tensor-parallel rank of an engine, without a pool."""
     pools: dict[str, ReservedPool] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +55,6 @@ class Places:
         nodes: Nodes,
         *,
         num_gpus: float,
-        gpus_per_engine: int,
         with_models: bool = True,
         is_restart: bool = False,
     ) -> "Places":
@@ -68,9 +66,8 @@ class Places:
             ConfigError: the cluster cannot hold the run; see also `reserve`.
             InsufficientResourcesError: at a restart, resources were missing for too long.
         """
-        outside = ResourcePool(num_processes=1, num_gpus=num_gpus)
-        places = cls(nodes=nodes, outside=outside, gpus_per_engine=gpus_per_engine)
-        needs = processes_of(config, num_gpus=num_gpus, gpus_per_engine=gpus_per_engine, with_models=with_models)
+        places = cls(config=config, nodes=nodes, num_gpus=num_gpus)
+        needs = processes_of(config, num_gpus=num_gpus, with_models=with_models)
 
         def lacking() -> str | None:
             return missing_resources(config.cluster, needs, total=node_resources())
@@ -97,14 +94,17 @@ class Places:
                     ) from error
                 logger.warning("%s. Waiting for another %.0f s", error, left_s)
 
+    def of_engines(self) -> list[ResourcePool]:
+        """Return the place of each process that holds an engine."""
+        [engines] = [placement for placement in layout(self.config) if "rollout" in placement.components]
+        return self.of(engines)
+
     def of(self, placement: Placement) -> list[ResourcePool]:
         """Return the place of each process of a role."""
         if placement.pool is not None:
             return self.pools[placement.pool].places(f"cluster.roles.{placement.role}")
-        num_gpus = self.outside.num_gpus * (self.gpus_per_engine if placement.role == "rollout" else 1)
-        return [
-            ResourcePool(num_processes=1, num_cpus=self.outside.num_cpus, num_gpus=num_gpus)
-        ] * placement.num_processes
+        num_gpus = self.num_gpus * (gpus_per_engine(self.config) if placement.role == "rollout" else 1)
+        return [ResourcePool(num_processes=1, num_gpus=num_gpus)] * placement.num_processes
 
     @contextlib.contextmanager
     def released(self) -> Iterator[None]:
@@ -121,24 +121,21 @@ class Places:
         self.pools.clear()
 
 
-def processes_of(
-    config: RunConfig, *, num_gpus: float, gpus_per_engine: int, with_models: bool = True
-) -> dict[str, list[Bundle]]:
+def gpus_per_engine(config: RunConfig) -> int:
+    """Return the number of GPUs of an engine on a machine with GPUs."""
+    return config.rollout.tensor_parallel_size * config.rollout.data_parallel_size
+
+
+def processes_of(config: RunConfig, *, num_gpus: float, with_models: bool = True) -> dict[str, list[Bundle]]:
     """Return the resources of all processes of a run, keyed by the config key that sets their number; see `Places`."""
     needs = {f"cluster.pools.{name}": bundles_of(section) for name, section in config.cluster.pools.items()}
     for placement in layout(config):
         with_engine = placement.role == "rollout"
         if placement.pool is None and (with_engine or with_models):
             key = "rollout.num_engines" if with_engine else "actor.num_workers"
-            needs[key] = _bundles_outside_pools(
-                placement.num_processes, num_gpus=num_gpus * (gpus_per_engine if with_engine else 1)
-            )
-    return needs | {"rollout.num_workers": _bundles_outside_pools(config.rollout.num_workers)}
-
-
-def _bundles_outside_pools(num_processes: int, *, num_gpus: float = 0.0) -> list[Bundle]:
-    """Return the resources of processes outside of pools."""
-    return [{"CPU": 1.0, **({"GPU": num_gpus} if num_gpus else {})}] * num_processes
+            gpus = {"GPU": num_gpus * (gpus_per_engine(config) if with_engine else 1)} if num_gpus else {}
+            needs[key] = [{"CPU": 1.0, **gpus}] * placement.num_processes
+    return needs | {"rollout.num_workers": [{"CPU": 1.0}] * config.rollout.num_workers}
 
 
 def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:

@@ -66,9 +66,9 @@ def test_a_run_takes_its_pools_its_ranks_its_engines_and_its_agent_loops():
         model=MODEL,
         cluster=ClusterSection(pools={"a": PoolSection(processes_per_node=[2], num_cpus=0)}, extra_roles=extra),
         actor=ActorSection(num_workers=2),
-        rollout=RolloutSection(num_engines=1, num_workers=3),
+        rollout=RolloutSection(num_engines=1, num_workers=3, tensor_parallel_size=2),
     )
-    assert processes_of(config, num_gpus=1.0, gpus_per_engine=2) == {
+    assert processes_of(config, num_gpus=1.0) == {
         "cluster.pools.a": [{"CPU": 0.001}],
         "actor.num_workers": [{"CPU": 1.0, "GPU": 1.0}] * 2,
         "rollout.num_engines": [{"CPU": 1.0, "GPU": 2.0}],
@@ -196,7 +196,7 @@ async def test_a_run_without_pools_that_a_cluster_could_never_hold_is_refused_at
     too_many = RolloutSection(num_workers=int(ray.cluster_resources()["CPU"]))
     config = RunConfig(model=MODEL, rollout=too_many, cluster=ClusterSection(address="auto"))
     with pytest.raises(ConfigError, match=r"the run takes .* `rollout.num_workers`: .*let more nodes join before"):
-        await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0, gpus_per_engine=1)
+        await Places.reserved(config, Nodes(max_wait_s=1.0, history=RunHistory()), num_gpus=0.0)
 
 
 @pytest.mark.ray
@@ -252,8 +252,8 @@ async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path
     with pytest.raises(
         InsufficientResourcesError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"
     ):
-        await Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, is_restart=True)
-    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, gpus_per_engine=1, is_restart=True))
+        await Places.reserved(config, nodes, num_gpus=0.0, is_restart=True)
+    waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, is_restart=True))
     await asyncio.sleep(1)
     assert not waiting.done()
     taken.release()
