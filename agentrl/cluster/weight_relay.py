@@ -24,17 +24,13 @@ class WeightRelay:
         self._reader: WeightReader | None = None
 
     def serve(self, source: WeightSource) -> Served:
-        """Serve `source`, which a process of this node shares, until the next call."""
+        """Serve `source`, which a process of this node publishes, until the next call."""
         if self._server is None:
             self._server = WeightServer(own_address())
         return self._server.serve(source)
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
-        """Copy `source` from another node; return the local copy, valid until the next call.
-
-        Raises:
-            EngineDeadError: see `WeightReader.read`.
-        """
+        """Copy `source` from another node; see `WeightReader.read`."""
         if self._reader is None:
             self._reader = WeightReader()
         return self._reader.read(source, served)
@@ -68,7 +64,7 @@ class WeightRelays:
         if node == source.node:
             return source
         copy = self._copies.get(node)
-        if copy is None or _has_failed(copy):
+        if copy is None or (copy.done() and (copy.cancelled() or copy.exception())):
             copy = self._copies[node] = asyncio.ensure_future(self._read(source, node))
         return await asyncio.shield(copy)
 
@@ -98,7 +94,3 @@ class WeightRelays:
     async def _read(self, source: WeightSource, node: str) -> WeightSource:
         served = await (await self.relay(source.node)).serve(source)
         return await (await self.relay(node)).read(source, served)
-
-
-def _has_failed(reading: asyncio.Task[WeightSource]) -> bool:
-    return reading.done() and (reading.cancelled() or reading.exception() is not None)

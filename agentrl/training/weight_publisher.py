@@ -42,7 +42,7 @@ class WeightPublishing:
     ) -> None:
         """Take a model sharded by `Parallel.shard`; nothing is allocated before the first `publish`.
 
-        `dtype` is that of the engines; `checked` publishes checksums. With `adapters` (LoRA) only their factors are sent, in
+        `dtype` is that of the engines; `checked` publishes checksums of shared memory. With `adapters` (LoRA) only their factors are sent, in
         float32, and engines merge them. `timeout_s` limits the wait for other ranks and for engines.
         """
         self._model = model
@@ -54,8 +54,8 @@ class WeightPublishing:
         self._in_process = InProcessPublisher()
         self._shared = _SharedShards(self._name, parallel, checked=checked, timeout_s=timeout_s)
         self._streams = {
-            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
-            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, checked=checked, timeout_s=timeout_s),
+            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, timeout_s=timeout_s),
+            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, timeout_s=timeout_s),
         }
         self._num_streams = 0
 

@@ -6,7 +6,7 @@ same processes take part. Tested on CPU; not yet run on GPUs.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import torch
@@ -17,14 +17,13 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, TensorSpec, WeightSource
 from agentrl.weight_sync.rendezvous import Rendezvous
-from agentrl.weight_sync.tensor_layout import checksum_of, size_of, split_into_buckets, view_of
+from agentrl.weight_sync.tensor_layout import size_of, split_into_buckets, view_of
 
 BUCKET_BYTES = 256 * 2**20
 """Large enough that a broadcast costs little beyond its bytes, small beside a model."""
 _SENDER = "rank 0 of the actor"
 _BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 _COME = b"come"
-_COME_AND_CHECK = b"come, and compare checksums"
 
 
 class BroadcastSender:
@@ -35,24 +34,18 @@ class BroadcastSender:
         store: Store,
         device: torch.device,
         *,
-        checked: bool = True,
         bucket_bytes: int = BUCKET_BYTES,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
         """Take the store that the receivers join; nothing is connected before `send`."""
         self._store = store
         self._device = device
-        self._checked = checked
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s
         self._group = BroadcastGroup(device, timeout_s)
 
     def send(self, source: WeightSource, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Send all tensors of `source`, in its order.
-
-        Args:
-            source: the record that the receivers have.
-            weights: full tensors, taken one at a time.
+        """Send all tensors of `source`, in its order; `weights` are taken one at a time.
 
         Raises:
             EngineError: a receiver did not arrive or was lost; the error names it.
@@ -63,18 +56,15 @@ class BroadcastSender:
         except EngineError as error:
             rendezvous.publish("word", str(error).encode())  # so that the others do not wait in vain
             raise
-        rendezvous.publish("word", _COME_AND_CHECK if self._checked else _COME)
+        rendezvous.publish("word", _COME)
         coming, octets = iter(weights), torch.empty(0, dtype=torch.uint8, device=self._device)
         try:
             group = self._group.of(source, 0, self._store)
-            for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
+            for bucket in split_into_buckets(source.tensors, self._bucket_bytes):
                 if octets.numel() < size_of(bucket):
                     octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
                 fill(octets, bucket, coming)
-                part = octets[: size_of(bucket)]
-                if self._checked:
-                    rendezvous.publish(f"checksum {index}", str(checksum_of_bucket(part, bucket)).encode())
-                group.broadcast(part, 0).wait(timedelta(seconds=self._timeout_s))
+                group.broadcast(octets[: size_of(bucket)], 0).wait(timedelta(seconds=self._timeout_s))
             rendezvous.wait("receipt", source.receivers)
         except (RuntimeError, EngineError) as error:
             self._group.leave()
@@ -115,7 +105,7 @@ class BroadcastReceiver:
         rendezvous, store = self._store.join(source, me)
         rendezvous.publish("arrival")
         [word] = rendezvous.wait("word", [_SENDER]).values()
-        if word not in (_COME, _COME_AND_CHECK):
+        if word != _COME:
             raise EngineError(word.decode())
         for index, bucket in enumerate(split_into_buckets(source.tensors, self._bucket_bytes)):
             octets = torch.empty(size_of(bucket), dtype=torch.uint8, device=self._device)
@@ -125,9 +115,6 @@ class BroadcastReceiver:
             except RuntimeError as error:
                 self._group.leave()
                 raise EngineError(f"weight sync {_about(source)}: `{me}` lost {_SENDER}: {error}") from error
-            if word == _COME_AND_CHECK:
-                expected = rendezvous.wait(f"checksum {index}", [_SENDER])[_SENDER]
-                compare_bucket(octets, bucket, expected, about=f"{_about(source)}: `{me}`")
             rendezvous.publish("bucket", str(index + 1).encode())
             for spec in bucket:
                 yield spec.name, view_of(spec, octets)
@@ -197,7 +184,6 @@ class StoreConnection:
     """An engine's connection to the actor's store, which moves when the actor restarts."""
 
     def __init__(self, timeout_s: float) -> None:
-        """Connect to nothing before `join`."""
         self._timeout_s = timeout_s
         self._address = ""
         self._store: Store | None = None
@@ -230,25 +216,6 @@ def store_at(address: str, timeout_s: float) -> Store:
         raise EngineError(
             f"weights at {address}: no answer in {timeout_s:g} s; the actor's first rank may be gone"
         ) from error
-
-
-def checksum_of_bucket(octets: Tensor, bucket: Sequence[TensorSpec]) -> int:
-    """Return the checksum of all tensors in a bucket; what lies between them is left out."""
-    return sum(checksum_of(view_of(spec, octets)) for spec in bucket) % 2**32
-
-
-def compare_bucket(octets: Tensor, bucket: Sequence[TensorSpec], expected: bytes, *, about: str) -> None:
-    """Compare the checksum of a received bucket with the sender's.
-
-    Raises:
-        EngineError: they differ.
-    """
-    received = checksum_of_bucket(octets, bucket)
-    if received != int(expected):
-        names = f"`{bucket[0].name}` to `{bucket[-1].name}`"
-        raise EngineError(
-            f"weight sync {about}: {names} have checksum {received:08x}, and the sender computed {int(expected):08x}"
-        )
 
 
 def fill(octets: Tensor, bucket: Iterable[TensorSpec], weights: Iterator[tuple[str, Tensor]]) -> None:

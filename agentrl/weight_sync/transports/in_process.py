@@ -3,11 +3,13 @@
 import os
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from agentrl.errors import EngineError
-from agentrl.weight_sync.base import TensorSpec, Transport, WeightSource
+from agentrl.weight_sync.base import Transport, WeightSource
+from agentrl.weight_sync.tensor_layout import lay_out, size_of
 
 _offered: dict[str, Mapping[str, Tensor]] = {}
 """Tensors on offer, keyed by publisher."""
@@ -17,7 +19,6 @@ class InProcessPublisher:
     """Publisher for the engines of this process; tensors must not change before every engine has copied them."""
 
     def __init__(self) -> None:
-        """Offer nothing yet."""
         self._name = uuid.uuid4().hex
         self._serial = 0
         self._written_in: dict[str, int] = {}
@@ -27,21 +28,12 @@ class InProcessPublisher:
         self._serial += 1
         self._written_in |= dict.fromkeys(written, self._serial)
         _offered[self._name] = weights
-        specs = tuple(
-            TensorSpec(
-                name=name,
-                shape=tuple(tensor.shape),
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                offset_bytes=0,
-                written_in=self._written_in.get(name, self._serial),
-            )
-            for name, tensor in weights.items()
-        )
+        specs = lay_out({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
         return WeightSource(
             transport=Transport.IN_PROCESS,
             address=str(os.getpid()),
-            size_bytes=sum(tensor.nbytes for tensor in weights.values()),
-            tensors=specs,
+            size_bytes=size_of(specs),
+            tensors=tuple(replace(spec, written_in=self._written_in[spec.name]) for spec in specs),
             publisher=self._name,
             serial=self._serial,
         )

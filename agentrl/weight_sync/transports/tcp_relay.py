@@ -53,19 +53,9 @@ class WeightServer:
         self._source = source
         return self._served
 
-    def close(self) -> None:
-        """Stop listening."""
-        # A thread that waits in `accept` would keep the socket alive; this wakes it.
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
     def _accept(self) -> None:
         while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
+            connection, _ = self._socket.accept()
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
@@ -90,13 +80,9 @@ class WeightReader:
         """Create the empty buffer."""
         self._buffer = new_buffer()
         self.num_bytes_received = 0
-        """Bytes received since creation."""
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
-        """Copy `source` from its machine, over the previous version.
-
-        Returns:
-            The source for the processes of this machine, valid until the next `read` or `close`.
+        """Copy `source` from its machine, over the previous version; return the copy's source, valid until the next call.
 
         Raises:
             EngineDeadError: the network or the other machine is gone.
@@ -114,10 +100,6 @@ class WeightReader:
             ) from error
         self.num_bytes_received += source.size_bytes
         return replace(source, address=f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}")
-
-    def close(self) -> None:
-        """Release the memory; engines that still map it keep their view."""
-        self._buffer.close()
 
     def _read_range(self, served: Served, first: int, count: int) -> None:
         bucket = bytearray(min(count, _BUCKET_BYTES))

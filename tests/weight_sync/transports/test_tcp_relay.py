@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,18 +20,14 @@ def publisher() -> Iterator[SharedMemoryPublisher]:
     publisher.close()
 
 
-@pytest.fixture
-def server() -> Iterator[WeightServer]:
-    server = WeightServer("127.0.0.1")
-    yield server
-    server.close()
+@pytest.fixture(scope="module")
+def server() -> WeightServer:
+    return WeightServer("127.0.0.1")
 
 
 @pytest.fixture
-def reader() -> Iterator[WeightReader]:
-    reader = WeightReader()
-    yield reader
-    reader.close()
+def reader() -> WeightReader:
+    return WeightReader()
 
 
 def test_every_version_is_read_as_it_was_published(
@@ -69,7 +66,7 @@ def test_a_lost_publisher_raises_engine_dead(server: WeightServer, reader: Weigh
 
 def test_a_lost_machine_is_named(publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader):
     source = publisher.publish([("a", torch.ones(100))])
-    served = server.serve(source)
-    server.close()
-    with pytest.raises(EngineDeadError, match=f"weights from 127.0.0.1:{served.port}"):
-        reader.read(source, served)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        unused = listener.getsockname()[1]
+    with pytest.raises(EngineDeadError, match=f"weights from 127.0.0.1:{unused}"):
+        reader.read(source, replace(server.serve(source), port=unused))
