@@ -36,13 +36,7 @@ class Learner:
     def __init__(
         self, config: RunConfig, launch: Callable[[], Sequence[WorkerGroup]], history: RunHistory | None = None
     ) -> None:
-        """Start the processes.
-
-        Args:
-            config: the whole, checked tree.
-            launch: starts the groups, each with all components of its role; called again by `restart`.
-            history: counters of the run; absent: a new run.
-        """
+        """Start the processes; `launch` starts a group for each role, and is called again by `restart`."""
         self._config = config
         self._launch = launch
         self._groups: dict[str, WorkerGroup] = {}
@@ -81,18 +75,14 @@ class Learner:
         await all_of(group.require_alive() for group in set(self._groups.values()))
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
-        """Update the policy, and the critic if there is one, with the selected groups.
-
-        Returns:
-            Metrics `actor/...`, `critic/...` and `reward_model/...`, reduced over the ranks.
-        """
+        """Update the policy, and the critic if there is one; return the metrics of all roles, reduced over the ranks."""
         kl_coefficient = None
         if self._config.has_reference:
             kl_coefficient = await self._groups["actor"].first("call", "actor", "kl_coefficient")
         needed = self._scores_needed()
         scores = await all_of(self._score(component, method, groups) for component, method in needed.values())
         inputs = dict(zip(needed, scores, strict=True))
-        groups, metrics = await self._with_scores(groups, inputs.pop("scores", None))
+        groups, metrics = await self._with_scores(groups, inputs.pop("scores")) if "scores" in inputs else (groups, {})
         updates = await all_of(
             self._update(component, groups, inputs, step=step, kl_coefficient=kl_coefficient)
             for component in reversed(self._trained)
@@ -199,11 +189,9 @@ class Learner:
         return needed
 
     async def _with_scores(
-        self, groups: Sequence[Group], references: References | None
+        self, groups: Sequence[Group], references: References
     ) -> tuple[Sequence[Group], dict[str, float]]:
         """Return the groups with the reward model's scores added to their rewards, and the metrics of these scores."""
-        if references is None:
-            return groups, {}
         scores = dict(zip(references, await all_of(map(fetched, references.values())), strict=True))
         reward = self._config.reward
         scored = with_scores(groups, scores, reward_weight=reward.weight, score_weight=reward.model.weight)
@@ -237,15 +225,12 @@ class Learner:
     ) -> dict[str, float]:
         """Update a component with the others' results (`inputs`, keyed by field of `TokenInputs`); return its metrics."""
         ranks = self._groups[component]
-        num_mini_batches = {
-            "critic": self._config.critic.mini_batches_per_step,
-            "actor": self._config.actor.mini_batches_per_step,
-        }
+        section = self._config.critic if component == "critic" else self._config.actor
         shares = plan_update(
             groups,
             step=step,
             num_ranks=ranks.num_shares,
-            num_mini_batches=num_mini_batches[component],
+            num_mini_batches=section.mini_batches_per_step,
             share_prefixes=self._config.actor.share_prefixes,
             kl_coefficient=kl_coefficient,
         )

@@ -20,9 +20,8 @@ from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers.engine_calls import EngineHandle
-from agentrl.cluster.workers.engine_worker import EngineWorker
+from agentrl.cluster.workers.engine_worker import EngineWorker, ModelEngineWorker
 from agentrl.cluster.workers.extra_roles import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
-from agentrl.cluster.workers.model_engine_worker import ModelEngineWorker
 from agentrl.cluster.workers.model_worker import ModelWorker
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path

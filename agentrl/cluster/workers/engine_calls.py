@@ -21,12 +21,9 @@ class PackedEngine:
     """Base class of engine workers: answers `generate_packed` by its own `generate`, and tracks requests by caller."""
 
     generate: Any
-    """See `Engine.generate`."""
     abort: Any
-    """See `Engine.abort`."""
 
     def __init__(self) -> None:
-        """Start without requests."""
         self._open_of: defaultdict[str, set[str]] = defaultdict(set)
         """Ids of open requests, keyed by caller."""
 
@@ -41,11 +38,7 @@ class PackedEngine:
         return pickle.dumps(completion, pickle.HIGHEST_PROTOCOL)
 
     async def abort_requests_of(self, caller: str) -> None:
-        """Abort the requests of a dead process.
-
-        Args:
-            caller: its `WorkerHandle.caller_id`.
-        """
+        """Abort the requests of the dead process with this `WorkerHandle.caller_id`."""
         for request_id in list(self._open_of[caller]):
             await self.abort(request_id)
 
@@ -54,7 +47,6 @@ class EngineHandle(WorkerHandle):
     """A handle of a `PackedEngine` worker, or of one data-parallel copy of the policy in it."""
 
     def __init__(self, actor: ActorHandle, name: str, copy: int = 0) -> None:
-        """See `WorkerHandle`; `copy` is the number of the copy that samples."""
         super().__init__(actor, name)
         self._which = {"copy": copy} if copy else {}
         self._copies: dict[int, EngineHandle] = {}

@@ -1,10 +1,11 @@
-"""The role `rollout` in a process of its own: an engine behind Ray."""
+"""An engine behind Ray, in a process of its own or in one of the models."""
 
 import asyncio
 
 from agentrl.cluster.placement.threads import with_threads
 from agentrl.cluster.ray.network import own_node_id
 from agentrl.cluster.workers.engine_calls import PackedEngine
+from agentrl.cluster.workers.model_worker import ModelWorker
 from agentrl.config.schema.run import RunConfig
 from agentrl.engine.base import Engine, EngineStats
 from agentrl.models.tokenizer import tokenizer_class
@@ -14,12 +15,10 @@ from agentrl.weight_sync.base import WeightSource
 
 
 class EngineWorker(PackedEngine):
-    """Builds the engine that the config names, and passes every call on."""
+    """Builds the engine that the config names, and passes calls on; see `Engine` for them."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
-        """Build the engine; `start` loads the model."""
         PackedEngine.__init__(self)
-        self._role = role
         self._engine = _build_engine(with_threads(config))
 
     async def start(self) -> None:
@@ -64,9 +63,16 @@ class EngineWorker(PackedEngine):
         """Return the Ray node of this process."""
         return own_node_id()
 
-    async def aclose(self) -> None:
-        """See `Engine.aclose`."""
-        await self._engine.aclose()
+
+class ModelEngineWorker(ModelWorker, EngineWorker):
+    """Model worker that is an engine too, for roles such as `actor_rollout`.
+
+    Model and engine compute in separate threads, so it generates and answers while a model is updated.
+    """
+
+    def __init__(self, config: RunConfig, role: str) -> None:
+        ModelWorker.__init__(self, config, role)
+        EngineWorker.__init__(self, config, role)
 
 
 def _build_engine(config: RunConfig) -> Engine:

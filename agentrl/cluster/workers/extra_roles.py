@@ -7,8 +7,9 @@ and killed if it hangs.
 import asyncio
 import contextlib
 import inspect
+import itertools
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import ray
@@ -48,10 +49,7 @@ class _Serving:
         return ray.get_runtime_context().get_worker_id()
 
     async def agentrl_call(self, process: str, method: str, arguments: Mapping[str, Any]) -> str:
-        """Call a method of the class for an episode that `process` has answered before.
-
-        Returns:
-            Result of the method; anything but a `str` as JSON, since other processes may lack its class.
+        """Call a method for an episode that `process` has answered before; return a `str`, or any other result as JSON.
 
         Raises:
             WorkerDiedError: that process has ended, and its state of the episode is lost.
@@ -142,23 +140,13 @@ class ExtraWorkerHandle(WorkerHandle):
             return {}
 
 
-class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
-    """Workers of the extra roles, keyed by role."""
+class ExtraRoles(dict[str, list[ExtraWorkerHandle]]):
+    """Workers of the extra roles, keyed by role; their deaths are added to the run's history."""
 
-    def __init__(self, workers: Mapping[str, Sequence[ExtraWorkerHandle]], history: RunHistory) -> None:
-        """Take started workers; their deaths are added to the run's `history`."""
-        self._workers = workers
+    def __init__(self, workers: Mapping[str, list[ExtraWorkerHandle]], history: RunHistory) -> None:
+        super().__init__(workers)
         self._history = history
         self._num_deaths: dict[ExtraWorkerHandle, int] = {}
-
-    def __getitem__(self, role: str) -> Sequence[ExtraWorkerHandle]:
-        return self._workers[role]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._workers)
-
-    def __len__(self) -> int:
-        return len(self._workers)
 
     async def metrics(self) -> dict[str, float]:
         """Return the number of their deaths since the run began."""
@@ -172,7 +160,7 @@ class ExtraRoles(Mapping[str, Sequence[ExtraWorkerHandle]]):
             yield
 
     def _all(self) -> list[ExtraWorkerHandle]:
-        return [worker for workers in self._workers.values() for worker in workers]
+        return list(itertools.chain.from_iterable(self.values()))
 
     async def _watch(self) -> None:
         while True:
@@ -197,17 +185,10 @@ def spawn_extra_worker(
         ConfigError: the class cannot be a worker.
     """
     check_worker_class(cls)
-    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__} | _built_in_words(cls))
-    [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
-    return ExtraWorkerHandle.of(worker)
 
-
-def _built_in_words(cls: type) -> dict[str, Any]:
-    """Return a constructor for `cls`, if it has one, in which `sys.exit` is an error: for Ray the process just ended."""
-    if cls.__init__ is object.__init__:
-        return {}
-
-    def __init__(self: Any, config: Any, role: str) -> None:
+    def __init__(self: Any, config: Any, role: str) -> None:  # `sys.exit` is an error: for Ray the process just ended
         contained(cast(Any, cls).__init__, self, config, role)
 
-    return {"__init__": __init__}
+    serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__, "__init__": __init__})
+    [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
+    return ExtraWorkerHandle.of(worker)

@@ -6,7 +6,6 @@ All computation runs in one thread, in the order of the calls; the event loop st
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.cluster.placement.threads import threads_per_rank
@@ -30,22 +29,13 @@ COMPONENTS = {
     "critic": "agentrl.training.critic.Critic",
     "reward": "agentrl.training.reward_model.RewardModel",
 }
-"""Import paths of the components: these load torch, which only the worker's process needs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
-    """Address at which the ranks of one process group meet."""
-
-    host: str
-    port: int
+"""Import paths: these classes load torch, which only the worker's process needs."""
 
 
 class ModelWorker:
     """One rank of a role such as `actor_ref`, with one component for each part of the name."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
-        """Build the components; `setup` joins the other ranks and loads the models."""
         self._components: dict[str, Any] = {
             name: import_by_path(COMPONENTS[name], key=f"role {name}")(config, name)
             for name in role.split("_")
@@ -57,20 +47,20 @@ class ModelWorker:
         self._sequence_parallel_size = config.actor.sequence_parallel_size
         self._shares_gpu = config.cluster.colocated
 
-    async def rendezvous(self) -> Rendezvous:
-        """Open a store for the process group on this rank, rank 0, and return its address."""
+    async def open_store(self) -> tuple[str, int]:
+        """Open a store for the process group on this rank, rank 0, and return its host and port."""
 
-        def open_here() -> Rendezvous:
+        def open_here() -> tuple[str, int]:
             from agentrl.training.parallel import open_store
 
             host = own_address()
             self._store = open_store(host)
-            return Rendezvous(host=host, port=self._store.port)
+            return host, self._store.port
 
         return await self._run(open_here)
 
-    async def setup(self, rank: int, world_size: int, at: Rendezvous) -> None:
-        """Join the process group and set up every component."""
+    async def setup(self, rank: int, world_size: int, host: str, port: int) -> None:
+        """Join the process group that meets at the store, and set up every component."""
 
         def join() -> None:
             from agentrl.training.parallel import Parallel, ParallelContext
@@ -79,8 +69,8 @@ class ModelWorker:
             place = ParallelContext(
                 rank=rank,
                 world_size=world_size,
-                master_addr=at.host,
-                master_port=at.port,
+                master_addr=host,
+                master_port=port,
                 store=self._store,
                 sequence_parallel_size=self._sequence_parallel_size,
                 num_threads=self._num_threads,
@@ -103,7 +93,7 @@ class ModelWorker:
         return own_node_id()
 
     async def call(self, component: str, method: str, *args: Any) -> Any:
-        """Call a method of a component."""
+        """Call a method of a component; all calls run in one thread."""
         return await self._run(getattr(self._components[component], method), *args)
 
     async def saved(self, component: str) -> bool | CheckpointError:
@@ -126,12 +116,8 @@ class ModelWorker:
     ) -> dict[str, float]:
         """Run one step's update of a component on this rank's share; every rank must be called.
 
-        Args:
-            component: name of the component (`actor`).
-            shard: the plan.
-            input_names: given fields of `TokenInputs`.
-            values: the trajectories of `shard.items`, then for each name one array per trajectory. They are separate arguments
-                because Ray resolves references only there.
+        `values` are the trajectories of `shard.items`, then for each of `input_names` (fields of `TokenInputs`) one array per
+        trajectory. They are separate arguments because Ray resolves references only there.
         """
         from agentrl.training.packing.sequences import TokenInputs
 

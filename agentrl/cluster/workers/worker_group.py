@@ -1,14 +1,13 @@
 """All ranks of one role as one object: calls go to all ranks, to each with its share, or to the first."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.errors import AgentRLError, ModelDiedError, WorkerDiedError
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ASK_EVERY_S = 60.0
@@ -18,11 +17,21 @@ _PING_TIMEOUT_S = 3.0
 """Limit for a living rank's answer, even while it computes; Ray reports a dead one sooner."""
 
 
+class GroupState(StrEnum):
+    """`PLACING -> RUNNING -> ENDED`; `WorkerGroup._enter` changes it."""
+
+    PLACING = "placing"
+    """Ray looks for room; ranks cannot answer yet, and are not watched."""
+    RUNNING = "running"
+    ENDED = "ended"
+    """All processes are killed, and every call raises the failure."""
+
+
 class WorkerGroup:
     """The ranks of one process group, called together.
 
     The first error of any rank is raised at once and ends the group, because the others may wait for that rank in a collective
-    for ever: all processes are killed, and every later call raises the same error.
+    for ever.
     """
 
     def __init__(
@@ -39,10 +48,11 @@ class WorkerGroup:
             name: their role (`actor_ref`).
             ranks: the processes, placed or not.
             ranks_per_share: number of neighbouring ranks that compute together on the same share of divided work.
-            until_placed: waits until all are placed; absent: no waiting.
+            until_placed: waits until all are placed; absent: they are.
         """
         self.name = name
         self.ranks = list(ranks)
+        self.state = GroupState.PLACING if until_placed else GroupState.RUNNING
         self._ranks_per_share = ranks_per_share
         self._until_placed = until_placed
         self._failure: AgentRLError | None = None
@@ -54,10 +64,11 @@ class WorkerGroup:
 
     async def setup(self) -> None:
         """Form the process group and load the models on every rank, once all ranks are placed."""
-        if self._until_placed is not None:
-            await self._together([self._until_placed(self.ranks)], answer=False)
-        [address] = await self._together([self.ranks[0].rendezvous()])
-        await self.each("setup", [(rank, len(self.ranks), address) for rank in range(len(self.ranks))])
+        if self._until_placed:
+            await self._together([self._until_placed(self.ranks)])
+            self._enter(GroupState.RUNNING)
+        [store] = await self._together([self.ranks[0].open_store()])
+        await self.each("setup", [(rank, len(self.ranks), *store) for rank in range(len(self.ranks))])
 
     async def all(self, method: str, *args: Any) -> list[Any]:
         """Call every rank with the same arguments; return all results."""
@@ -79,16 +90,13 @@ class WorkerGroup:
         return (await self.each(method, per_rank))[:: self._ranks_per_share]
 
     async def split(self, method: str, *args: Any, items: Sequence[Any], shares: Sequence[Sequence[int]]) -> list[Any]:
-        """Split `items` over the ranks (data parallel), and return references to the results.
+        """Split `items` over the ranks (data parallel), and return references to the results, in the order of `items`.
 
         Args:
             method: takes `args`, then its share of `items`; returns something small, then one result per item.
             args: the same for every rank.
             items: references, which the ranks resolve; they do not pass through this process.
             shares: indices of the items of each share. A rank with an empty share is called too.
-
-        Returns:
-            A reference to the result of each item, in the order of `items`.
         """
         replies = await self._together(
             [
@@ -110,8 +118,9 @@ class WorkerGroup:
         Raises:
             ModelDiedError: a process is gone.
         """
-        if deaths := await self._deaths():
-            raise ModelDiedError(str(deaths[0]))
+        for error in await self._ping_all(_PING_TIMEOUT_S):
+            if isinstance(error, WorkerDiedError):
+                raise ModelDiedError(str(error))
 
     async def silent(self) -> list[str]:
         """Return the names of ranks that do not answer at once."""
@@ -123,19 +132,25 @@ class WorkerGroup:
         for rank in self.ranks:
             rank.kill()
 
-    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]], *, answer: bool = True) -> list[T]:
-        """Await `calls`, and watch (`answer`) that no rank hangs; the first failure ends the group."""
+    async def _together(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Await `calls`; the first failure ends the group."""
         calls = list(calls)
         if self._failure is not None:
             for call in calls:
                 call.close()
             raise self._failure
         try:
-            return await (self._while_answering(all_of(calls)) if answer else all_of(calls))
+            return await (self._while_answering(all_of(calls)) if self.state is GroupState.RUNNING else all_of(calls))
         except AgentRLError as error:
-            self._failure = await self._cause_of(error)
+            failure = await self._cause_of(error)
+            self._enter(GroupState.ENDED, failure)
+            raise failure from (None if failure is error else error)
+
+    def _enter(self, state: GroupState, failure: AgentRLError | None = None) -> None:
+        """Change the state, in the order of `GroupState`."""
+        self.state, self._failure = state, failure
+        if state is GroupState.ENDED:
             self.kill()
-            raise self._failure from (None if self._failure is error else error)
 
     async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` as long as every rank answers; a hanging rank would block the others for ever.
@@ -154,24 +169,23 @@ class WorkerGroup:
                 task.cancel()
             await asyncio.gather(working, watching, return_exceptions=True)
 
-    async def _until_silent(self) -> str:
-        """Return the name of the first rank that hangs; a dead one is reported by Ray."""
+    async def _until_silent(self) -> WorkerHandle:
+        """Return the first rank that hangs; a dead one is reported by Ray."""
         while True:
             await asyncio.sleep(_ASK_EVERY_S)
             for rank, error in zip(self.ranks, await self._ping_all(_SILENT_S), strict=True):
                 if isinstance(error, TimeoutError):
-                    return str(rank)
+                    return rank
 
     async def _cause_of(self, error: AgentRLError) -> AgentRLError:
         """Return the first cause of an error: ranks that lost a dead one may raise before its death is known."""
         if isinstance(error, WorkerDiedError):
             return ModelDiedError(str(error))
-        deaths = await self._deaths()
-        return ModelDiedError(str(deaths[0])) if deaths else error
-
-    async def _deaths(self) -> list[WorkerDiedError]:
-        """Return Ray's error for each rank whose process is gone."""
-        return [error for error in await self._ping_all(_PING_TIMEOUT_S) if isinstance(error, WorkerDiedError)]
+        try:
+            await self.require_alive()
+        except ModelDiedError as death:
+            return death
+        return error
 
     async def _ping_all(self, within_s: float) -> list[Exception | None]:
         """Return None for each rank that answers, else the error: `TimeoutError`, or Ray's if the process is gone."""

@@ -79,7 +79,7 @@ async def test_a_rank_counts_the_cores_of_its_own_machine(monkeypatch: pytest.Mo
     worker = model_worker.ModelWorker(config(), "")
     before = torch.get_num_threads()
     try:
-        await worker.setup(0, 1, await worker.rendezvous())
+        await worker.setup(0, 1, *await worker.open_store())
         assert await worker._run(torch.get_num_threads) == 3
     finally:
         torch.set_num_threads(before)
