@@ -16,23 +16,18 @@ class Dispatcher(Protocol):
 
     def close(self, engine: int) -> None:
         """Stop assigning work to an engine."""
-        ...
 
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
         """Assign work again, for a KV memory of `kv_tokens`: a new process may have less than the last one."""
-        ...
 
     async def emptied(self, engine: int) -> None:
         """Return when nothing runs on an engine."""
-        ...
 
     def fail(self, error: AgentRLError) -> None:
         """Raise `error` in everything that waits for an engine, now and later: no engine will come back."""
-        ...
 
     def recover(self) -> None:
         """Undo `fail`: engines will be reopened."""
-        ...
 
 
 class EngineState(StrEnum):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.network import own_address
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
-from agentrl.errors import WorkerDiedError
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.transports.tcp_relay import Served, WeightReader, WeightServer
 
@@ -19,7 +18,6 @@ class WeightRelay:
     """Worker that serves the weights shared on its node, or holds a copy of those shared on another node."""
 
     def __init__(self, config: None, role: str) -> None:
-        """Start without weights."""
         self._server: WeightServer | None = None
         self._reader: WeightReader | None = None
 
@@ -45,7 +43,6 @@ class WeightRelays:
     """The relays of a run, started when needed."""
 
     _source: WeightSource | None = None
-    """The current version."""
     _relays: dict[str, WorkerHandle] = field(default_factory=dict)
     _copies: dict[str, asyncio.Task[WeightSource]] = field(default_factory=dict)
     """Copies of the current version, running or done, keyed by node."""
@@ -68,19 +65,12 @@ class WeightRelays:
             copy = self._copies[node] = asyncio.ensure_future(self._read(source, node))
         return await asyncio.shield(copy)
 
-    async def relay(self, node: str) -> WorkerHandle:
-        """Return the relay of a node, restarted if it died."""
-        relay = self._relays.get(node)
-        if relay is not None:
-            try:
-                await relay.num_bytes_received()
-            except WorkerDiedError:
-                relay = None
-        if relay is None:
+    def relay(self, node: str) -> WorkerHandle:
+        """Return the relay of a node, which Ray restarts if it dies."""
+        if node not in self._relays:
             place = ResourcePool(num_processes=1, num_cpus=0.0, node_id=node)
-            [relay] = spawn(WeightRelay, place, None, "weight relay", max_concurrency=1)
-            self._relays[node] = relay
-        return relay
+            [self._relays[node]] = spawn(WeightRelay, place, None, "weight relay", max_concurrency=1, restart=True)
+        return self._relays[node]
 
     def _begin(self, source: WeightSource) -> None:
         """Forget the copies of the last version, and the relays too if the actor has another node now."""
@@ -92,5 +82,5 @@ class WeightRelays:
         self._source = source
 
     async def _read(self, source: WeightSource, node: str) -> WeightSource:
-        served = await (await self.relay(source.node)).serve(source)
-        return await (await self.relay(node)).read(source, served)
+        served = await self.relay(source.node).serve(source)
+        return await self.relay(node).read(source, served)

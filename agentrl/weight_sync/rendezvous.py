@@ -15,14 +15,7 @@ class Rendezvous:
     """One of several processes that leave messages for each other in a store."""
 
     def __init__(self, store: Store, about: str, *, me: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
-        """Join.
-
-        Args:
-            store: store that all processes are connected to.
-            about: subject, the same for all processes and used only once; every error begins with it.
-            me: name under which the others wait for this process.
-            timeout_s: limit of each wait.
-        """
+        """Join with the name `me`; `about` is the subject, the same for all processes and used only once."""
         self._store = dist.PrefixStore(about, store)  # pyright: ignore[reportPrivateImportUsage]
         self._about = about
         self._me = me
@@ -30,11 +23,7 @@ class Rendezvous:
         self._published: list[str] = []
 
     def publish(self, event: str, message: bytes = b"-") -> None:
-        """Publish that this process has reached `event`.
-
-        Raises:
-            EngineError: the store is gone.
-        """
+        """Publish that this process has reached `event`; raise `EngineError` if the store is gone."""
         key = f"{event}/{self._me}"
         try:
             self._store.set(key, message)  # pyright: ignore[reportArgumentType]

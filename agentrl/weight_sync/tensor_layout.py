@@ -10,7 +10,7 @@ from torch import Tensor
 from agentrl.weight_sync.base import TensorSpec
 
 ALIGNMENT_BYTES = 64
-"""A cache line; also a multiple of the size of every element type."""
+"""Distance at which tensors may start: a cache line; also a multiple of the size of every element type."""
 
 Form = tuple[torch.Size, torch.dtype]
 """Shape and type of a tensor."""
@@ -18,13 +18,10 @@ Form = tuple[torch.Size, torch.dtype]
 
 def lay_out(forms: Mapping[str, Form]) -> tuple[TensorSpec, ...]:
     """Assign every tensor its place in one buffer, one after another."""
-    specs, offset = [], 0
+    specs: list[TensorSpec] = []
     for name, (shape, dtype) in forms.items():
-        spec = TensorSpec(
-            name=name, shape=tuple(shape), dtype=str(dtype).removeprefix("torch."), offset_bytes=aligned(offset)
-        )
-        specs.append(spec)
-        offset = end_of(spec)
+        type_name, offset = str(dtype).removeprefix("torch."), _aligned(size_of(specs))
+        specs.append(TensorSpec(name=name, shape=tuple(shape), dtype=type_name, offset_bytes=offset))
     return tuple(specs)
 
 
@@ -35,38 +32,25 @@ def split_into_buckets(specs: Iterable[TensorSpec], max_bytes: int) -> list[list
     """
     buckets: list[list[TensorSpec]] = []
     for spec in specs:
-        offset = aligned(end_of(buckets[-1][-1])) if buckets else 0
-        if not buckets or offset + num_bytes(spec) > max_bytes:
+        placed = replace(spec, offset_bytes=_aligned(size_of(buckets[-1]))) if buckets else spec
+        if not buckets or size_of([placed]) > max_bytes:
             buckets.append([])
-            offset = 0
-        buckets[-1].append(replace(spec, offset_bytes=offset))
+            placed = replace(spec, offset_bytes=0)
+        buckets[-1].append(placed)
     return buckets
 
 
 def view_of(spec: TensorSpec, octets: Tensor) -> Tensor:
     """Return the tensor that a buffer (uint8, one dimension) holds at the place of `spec`, as a view."""
-    part = octets[spec.offset_bytes : end_of(spec)]
-    return part.view(dtype_of(spec)).view(spec.shape)
-
-
-def num_bytes(spec: TensorSpec) -> int:
-    """Return the size of a tensor."""
-    return torch.Size(spec.shape).numel() * dtype_of(spec).itemsize
-
-
-def end_of(spec: TensorSpec) -> int:
-    """Return the offset at which the bytes of a tensor end."""
-    return spec.offset_bytes + num_bytes(spec)
+    return octets[spec.offset_bytes : size_of([spec])].view(getattr(torch, spec.dtype)).view(spec.shape)
 
 
 def size_of(specs: Sequence[TensorSpec]) -> int:
-    """Return the size of the buffer that a layout needs."""
-    return end_of(specs[-1]) if specs else 0
-
-
-def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """Return the type as torch's."""
-    return getattr(torch, spec.dtype)
+    """Return the size of the buffer that a layout needs: the end of its last tensor."""
+    if not specs:
+        return 0
+    last, dtype = specs[-1], getattr(torch, specs[-1].dtype)
+    return last.offset_bytes + torch.Size(last.shape).numel() * dtype.itemsize
 
 
 def checksum_of(tensor: Tensor) -> int:
@@ -76,6 +60,5 @@ def checksum_of(tensor: Tensor) -> int:
     return zlib.crc32(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def aligned(offset: int) -> int:
-    """Return the next offset at which a tensor may start."""
+def _aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

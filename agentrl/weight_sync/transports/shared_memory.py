@@ -22,11 +22,7 @@ class SharedMemoryPublisher:
     """Publisher of weights in memory that the engines of this machine map."""
 
     def __init__(self, *, checked: bool = True) -> None:
-        """Create the empty buffer.
-
-        Args:
-            checked: publish a checksum of every tensor, which engines verify.
-        """
+        """Create the empty buffer; `checked`: publish a checksum of every tensor, which engines verify."""
         self._checked = checked
         self._buffer = new_buffer()
         self._name = uuid.uuid4().hex
@@ -40,11 +36,7 @@ class SharedMemoryPublisher:
         return f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}"
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]]) -> WeightSource:
-        """Copy one version of the weights over the last one; return its source, valid until the next one is written.
-
-        Args:
-            named_tensors: all tensors, under the names of the Hugging Face checkpoint.
-        """
+        """Copy one version of the weights over the last one; return its source, valid until the next one is written."""
         weights = dict(named_tensors)
         views = self.open({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
         for name, tensor in weights.items():
@@ -105,7 +97,6 @@ class SharedMemoryReader:
     """Reader that maps a publisher's buffer once for all versions, so that its pages stay warm."""
 
     def __init__(self) -> None:
-        """Map nothing yet."""
         self._octets = torch.empty(0, dtype=torch.uint8)
         self._mapped: tuple[int, int, int] | None = None
         """Device and inode of the file, and the size of the map."""
