@@ -41,6 +41,10 @@ _FIRST_BACK_OFF_S = 1.0
 """Pause before the second restart; doubled by every further death."""
 
 
+async def _no_wait(engine: WorkerHandle) -> None:
+    """Wait for no place: that of simulated engines, and of benchmarks."""
+
+
 class EngineFleet:
     """The handles of all engines, by number; a restart changes the handle."""
 
@@ -50,7 +54,7 @@ class EngineFleet:
         *,
         num_engines: int,
         lives_with_models: bool = False,
-        until_placed: Callable[[WorkerHandle], Awaitable[None]] | None = None,
+        until_placed: Callable[[WorkerHandle], Awaitable[None]] = _no_wait,
         nearest: Callable[[WeightSource, WorkerHandle], Awaitable[WeightSource]] | None = None,
         require_models: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -76,7 +80,7 @@ class EngineFleet:
         """Cleared between `sleep` and the next `load`, while others use the memory."""
         self._awake.set()
         self.came_late = asyncio.Event()
-        """Set when an engine begins to wait for weights; see `late`."""
+        """Set when an engine begins to wait for weights."""
         self._lost: AgentRLError | None = None
         self._num_deaths = 0
 
@@ -101,11 +105,7 @@ class EngineFleet:
                 dispatcher.close(engine.index)
 
     async def renew(self) -> None:
-        """Restart the engines inside the models' restarted processes, or those not running; the next `load` opens them.
-
-        Raises:
-            ModelDiedError: one of their processes died again.
-        """
+        """Restart the engines inside the models' restarted processes, or those not running; the next `load` opens them."""
         if not self._lives_with_models and self._lost is None:
             return
         await self.aclose()
@@ -113,7 +113,7 @@ class EngineFleet:
         kept = () if self._lives_with_models else (EngineState.OPEN, EngineState.GIVEN_UP)
         gone = [engine for engine in self._engines if engine.state not in kept]
         for engine in gone:
-            self._replace_process(engine)
+            self._launch_again(engine)
             self._enter(engine, EngineState.WAITING)
         try:
             await all_of(map(self._start_first, gone))
@@ -142,7 +142,7 @@ class EngineFleet:
         self._awake.clear()
 
         async def put_to_sleep(engine: FleetEngine) -> None:
-            async with engine.starting:  # a process that just starts goes to sleep by itself
+            async with engine.starting:  # an engine that recovers goes to sleep by itself
                 if engine.state.takes_weights and not engine.is_asleep:
                     try:
                         await self._put_to_sleep(engine)
@@ -152,11 +152,7 @@ class EngineFleet:
         await all_of(map(put_to_sleep, self._engines))
 
     def receivers(self, *, late: bool = False) -> list[str]:
-        """Return the names of the engines that the next `load` serves; `late`: only those that came after the last one.
-
-        Raises:
-            AgentRLError: the error given to `fail`.
-        """
+        """Return the names of the engines that the next `load` serves; `late`: only those that came after the last one."""
         if self._lost:
             raise self._lost
         if late:
@@ -282,11 +278,16 @@ class EngineFleet:
                 if self._require_models:
                     await self._require_models()
                 if not lives:
-                    await self._restart(engine)
-                if self._loads_weights:
-                    self._enter(engine, EngineState.WAITING)
-                else:
-                    await self._open(engine)
+                    await self._replace(engine)
+                async with engine.starting:
+                    if not lives:
+                        await started(engine.handle)
+                    if not self._awake.is_set():
+                        await self._put_to_sleep(engine)
+                    if self._loads_weights:
+                        self._enter(engine, EngineState.WAITING)
+                    else:
+                        await self._open(engine)
                 return
             except (InsufficientResourcesError, ModelDiedError) as error:
                 # No other engine works and there is no room for this one, or its weights are lost.
@@ -305,44 +306,35 @@ class EngineFleet:
         logger.warning("engine %d: dead: %s", engine.index, str(reason) or "no answer in time")
         return engine.num_deaths <= _MAX_DEATHS and not self._lives_with_models
 
-    async def _restart(self, engine: FleetEngine) -> None:
-        """Replace the process; after consecutive deaths only after a pause."""
+    async def _replace(self, engine: FleetEngine) -> None:
+        """Replace the process, after consecutive deaths only after a pause, and wait until it may take its memory.
+
+        Raises:
+            InsufficientResourcesError: no other engine works, and there was no room for too long.
+        """
         engine.handle.kill()  # it may hang and keep its memory
         if engine.num_deaths > 1:
             await asyncio.sleep(_FIRST_BACK_OFF_S * 2 ** (engine.num_deaths - 2))
         logger.info("engine %d: restarting", engine.index)
-        self._replace_process(engine)
-        await self._place(engine)
+        self._launch_again(engine)
+        while True:
+            try:
+                await self._until_placed(engine.handle)
+                break
+            except InsufficientResourcesError as error:
+                if not any(other.state in (EngineState.OPEN, EngineState.WAITING) for other in self._engines):
+                    raise
+                logger.warning("engine %d: no room, the run goes on without it: %s", engine.index, error)
         await self._awake.wait()
-        async with engine.starting:
-            await started(engine.handle)
-            if not self._awake.is_set():
-                await self._put_to_sleep(engine)
 
-    def _replace_process(self, engine: FleetEngine) -> None:
+    def _launch_again(self, engine: FleetEngine) -> None:
         engine.handle.kill()
         engine.handle, engine.weights, engine.is_asleep = self._launch(engine.index), None, False
         engine.num_starts += 1
 
     async def _start_first(self, engine: FleetEngine) -> None:
-        if self._until_placed:
-            await self._until_placed(engine.handle)
+        await self._until_placed(engine.handle)
         await started(engine.handle)
-
-    async def _place(self, engine: FleetEngine) -> None:
-        """Wait for room, without a limit while other engines work.
-
-        Raises:
-            InsufficientResourcesError: no other engine works, and there was no room for too long.
-        """
-        while self._until_placed:
-            try:
-                await self._until_placed(engine.handle)
-                return
-            except InsufficientResourcesError as error:
-                if not any(other.state in (EngineState.OPEN, EngineState.WAITING) for other in self._engines):
-                    raise
-                logger.warning("engine %d: no room, the run goes on without it: %s", engine.index, error)
 
     def _give_up(self, engine: FleetEngine, reason: Exception | None) -> None:
         why = str(reason) or "no answer in time"

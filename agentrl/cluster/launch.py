@@ -91,7 +91,7 @@ async def launch(
             history.gpus_of_rank = _gpus_each(config, num_node_gpus=_cluster_gpus())
         num_gpus = history.gpus_of_rank
         places = await Places.reserved(config, nodes, num_gpus=num_gpus, is_restart=is_restart)
-        with places.released():
+        with contextlib.closing(places):
             learner = Learner(config, lambda: spawn_models(config, places), history)
             extra_roles = spawn_extra_roles(config, places, history)
             engines = _engines(config, places, learner)
@@ -131,7 +131,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
         num_gpus = _gpus_each(needed, num_node_gpus=_cluster_gpus(), with_models=False)
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(needed, nodes, num_gpus=num_gpus, with_models=False)
-        with places.released():
+        with contextlib.closing(places):
             extra_roles = spawn_extra_roles(config, places, RunHistory())
             engines = _engines(config, places)
             await _until_placed(extra_roles, nodes)

@@ -1,9 +1,8 @@
 """Spawns the processes of every role of a layout, as groups of ranks and as engines."""
 
-import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentrl import clock
@@ -59,11 +58,9 @@ class Places:
     ) -> "Places":
         """Reserve every pool of a config, for a run with or without models.
 
-        At a restart (`is_restart`) the cluster has held the run before, so missing resources are waited for.
-
         Raises:
             ConfigError: the cluster cannot hold the run; see also `reserve`.
-            InsufficientResourcesError: at a restart, resources were missing for too long.
+            InsufficientResourcesError: the cluster held the run before (`is_restart`), and lacked resources for too long.
         """
         places = cls(config=config, nodes=nodes, num_gpus=num_gpus)
         needs = processes_of(config, num_gpus=num_gpus, with_models=with_models)
@@ -82,7 +79,7 @@ class Places:
                     places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
                 return places
             except ConfigError as error:
-                places.release()
+                places.close()
                 if not is_restart:
                     raise
                 left_s = max_wait_s - (clock.now() - started_at)
@@ -105,15 +102,7 @@ class Places:
         num_gpus = self.num_gpus * (gpus_per_engine(self.config) if placement.role == "rollout" else 1)
         return [ResourcePool(num_processes=1, num_gpus=num_gpus)] * placement.num_processes
 
-    @contextlib.contextmanager
-    def released(self) -> Iterator[None]:
-        """Release all pools at the end."""
-        try:
-            yield
-        finally:
-            self.release()
-
-    def release(self) -> None:
+    def close(self) -> None:
         """End what still runs in the pools, and free them."""
         for pool in self.pools.values():
             pool.release()
@@ -147,16 +136,13 @@ def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
 
 
 def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool], nodes: Nodes) -> WorkerGroup:
-    has_engine = "rollout" in placement.components
+    cls, calls = ModelWorker, _MODEL_CALLS
+    if "rollout" in placement.components:
+        cls, calls = ModelEngineWorker, calls + config.rollout.max_concurrent_trajectories + SPARE_CALLS
+    # `ps` shows the name of the class as the title of Ray's processes.
+    named = type(f"{cls.__name__}_{placement.role}", (cls,), {"__module__": cls.__module__})
     ranks = [
-        spawn(
-            _named_after(placement.role, ModelEngineWorker if has_engine else ModelWorker),
-            place,
-            config,
-            placement.role,
-            max_concurrency=_MODEL_CALLS + (_engine_calls(config) if has_engine else 0),
-            first_rank=rank,
-        )[0]
+        spawn(named, place, config, placement.role, max_concurrency=calls, first_rank=rank)[0]
         for rank, place in enumerate(places)
     ]
     return WorkerGroup(
@@ -167,17 +153,8 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[Resou
     )
 
 
-def _named_after(role: str, cls: type) -> type:
-    """Return `cls` with the role in its name, which `ps` shows as the title of Ray's processes."""
-    return type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
-
-
 def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:
-    """Start the workers of extra roles; Ray restarts dead ones.
-
-    Raises:
-        ConfigError: a class cannot be imported, or cannot be a worker.
-    """
+    """Start the workers of extra roles; Ray restarts dead ones."""
     workers: dict[str, list[ExtraWorkerHandle]] = {}
     for role, section in config.cluster.extra_roles.items():
         cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
@@ -191,10 +168,6 @@ def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) ->
 
 def spawn_engine(config: RunConfig, place: ResourcePool, index: int) -> WorkerHandle:
     """Start the process of one engine."""
-    calls = _engine_calls(config)
+    calls = config.rollout.max_concurrent_trajectories + SPARE_CALLS
     [engine] = spawn(EngineWorker, place, config, "engine", max_concurrency=calls, first_rank=index)
     return EngineHandle.of(engine)
-
-
-def _engine_calls(config: RunConfig) -> int:
-    return config.rollout.max_concurrent_trajectories + SPARE_CALLS

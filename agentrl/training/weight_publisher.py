@@ -15,11 +15,10 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from agentrl.training.parallel import Parallel, local_part, named_weights
 from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
-from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.rendezvous import Rendezvous
 from agentrl.weight_sync.tensor_layout import Form, lay_out, size_of
 from agentrl.weight_sync.transports.broadcast import BroadcastSender
-from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender, release_cached_memory
 from agentrl.weight_sync.transports.in_process import InProcessPublisher
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, write_views
 

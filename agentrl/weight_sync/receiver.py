@@ -61,14 +61,10 @@ class WeightReceiver:
             EngineDeadError: a stream broke off, and the engine has a mixture of weights.
             EngineError: the publisher is gone; nothing was yielded.
         """
-        views = {} if source.transport.is_stream else self._views(source)
         wanted = [spec.name for spec in source.tensors if self._lacks(source, spec.written_in)]
+        views = {} if source.transport.is_stream else self._views(source)
         self.forget()
-        if source.transport.is_stream:
-            yield from self._stream(source)
-        else:
-            for name in wanted:
-                yield name, views[name]
+        yield from self._stream(source) if source.transport.is_stream else ((name, views[name]) for name in wanted)
         self._publisher, self._serial = source.publisher, source.serial
 
     def forget(self) -> None:

@@ -20,8 +20,8 @@ from agentrl.training.parallel import full_tensors
 from agentrl.training.weight_publisher import WeightPublishing
 from agentrl.types import Deadline, SamplingParams
 from agentrl.weight_sync.base import Transport
-from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.tensor_layout import checksum_of
+from agentrl.weight_sync.transports.cuda_ipc import release_cached_memory
 from benchmarks.gpu.bench import GIB, Bench
 
 _WAYS = {

@@ -52,7 +52,7 @@ async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) 
     come_back()
     places = await waiting
     pools = list(places.pools)
-    places.release()
+    places.close()
     return {
         "first": first,
         "waited": waited,

@@ -34,3 +34,17 @@ def test_an_engine_that_is_just_starting_sleeps_before_anybody_takes_its_memory(
         await world.push(4)
 
     assert played(story).dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]
+
+
+def test_an_engine_that_was_suspected_before_the_others_sleep_gives_up_its_memory_too():
+    async def story(world: World) -> None:
+        world.suspect(0)
+        await world.fleet.sleep()
+        await world.settle()
+        assert world.now(0).sleeps
+        assert world.dispatcher.events == ["close 0"]
+        await world.push(4)
+
+    world = played(story)
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w4', 4)]"]
+    assert len(world.launched) == 2

@@ -134,7 +134,7 @@ class ModelWorker:
         """Call a function, then free cached memory if others share this GPU."""
         result = function(*args)
         if self._shares_gpu:
-            from agentrl.weight_sync.device_memory import release_cached_memory
+            from agentrl.weight_sync.transports.cuda_ipc import release_cached_memory
 
             release_cached_memory()
         return result

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.lora_factors import adapted_shapes, merged_tensors, whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
+from agentrl.weight_sync.transports.cuda_ipc import release_cached_memory
 
 
 def check_weights(own: Mapping[str, Tensor], source: WeightSource) -> None:

@@ -37,7 +37,7 @@ class BroadcastSender:
         bucket_bytes: int = BUCKET_BYTES,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
-        """Take the store that the receivers join; nothing is connected before `send`."""
+        """Take the store that the receivers join."""
         self._store = store
         self._device = device
         self._bucket_bytes = bucket_bytes
@@ -89,7 +89,7 @@ class BroadcastReceiver:
     def __init__(
         self, device: torch.device, *, bucket_bytes: int = BUCKET_BYTES, timeout_s: float = WAIT_TIMEOUT_S
     ) -> None:
-        """Take the settings; `bucket_bytes` must be the sender's. Nothing is connected before `tensors`."""
+        """Take the settings; `bucket_bytes` must be the sender's."""
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._timeout_s = timeout_s

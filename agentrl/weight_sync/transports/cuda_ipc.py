@@ -109,6 +109,13 @@ class CudaIpcReceiver:
         rendezvous.publish("closed")
 
 
+def release_cached_memory() -> None:
+    """Release GPU memory that torch caches, and that other processes cannot use meanwhile; memory in use stays."""
+    if torch.cuda.is_available():
+        torch.cuda.ipc_collect()  # memory that other processes had opened and have closed
+        torch.cuda.empty_cache()
+
+
 def on_device(arguments: Sequence[Any], device: torch.device) -> list[Any]:
     """Return the arguments of `rebuild_cuda_tensor` with this process's number of the GPU instead of the sender's."""
     number = torch.cuda.current_device() if device.index is None else device.index

@@ -257,4 +257,4 @@ async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path
     await asyncio.sleep(1)
     assert not waiting.done()
     taken.release()
-    (await waiting).release()
+    (await waiting).close()

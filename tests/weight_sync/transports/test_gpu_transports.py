@@ -13,11 +13,10 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from agentrl.engine.embedded.resident_weights import ResidentWeights
 from agentrl.weight_sync.base import Transport, WeightSource
-from agentrl.weight_sync.device_memory import release_cached_memory
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.tensor_layout import lay_out, size_of
 from agentrl.weight_sync.transports.broadcast import BroadcastSender, store_at
-from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender
+from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender, release_cached_memory
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
