@@ -88,7 +88,7 @@ async def launch(
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=history)
         is_restart = history.gpus_of_rank is not None
         if history.gpus_of_rank is None:
-            history.gpus_of_rank = _gpus_each(config, num_node_gpus=_cluster_gpus())
+            history.gpus_of_rank = _gpus_each(config)
         num_gpus = history.gpus_of_rank
         places = await Places.reserved(config, nodes, num_gpus=num_gpus, is_restart=is_restart)
         with contextlib.closing(places):
@@ -128,7 +128,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
     """Run Ray, the engines and the extra roles, without models, for an evaluation; see `launch`."""
     needed = _without_models(config)
     with _ray(needed, temp_dir=temp_dir, user_folder=user_folder, with_models=False):
-        num_gpus = _gpus_each(needed, num_node_gpus=_cluster_gpus(), with_models=False)
+        num_gpus = _gpus_each(needed, with_models=False)
         nodes = Nodes(max_wait_s=config.cluster.max_wait_s, history=RunHistory())
         places = await Places.reserved(needed, nodes, num_gpus=num_gpus, with_models=False)
         with contextlib.closing(places):
@@ -206,11 +206,7 @@ def _own_cpus(config: RunConfig, *, with_models: bool) -> int:
 
 
 def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = True) -> None:
-    """Refuse a run that this machine, with `num_gpus` GPUs, can never hold; a run that joins a cluster passes.
-
-    Raises:
-        ConfigError: the run needs more than the machine has.
-    """
+    """Refuse a run that this machine, with `num_gpus` GPUs, can never hold; a run that joins a cluster passes."""
     if config.cluster.address is not None:
         return
     if with_models and config.actor.cpu_offload and num_gpus == 0:
@@ -224,11 +220,7 @@ def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = T
 
 
 def require_transport(config: RunConfig, *, num_gpus: float) -> None:
-    """Refuse a weight transport that needs other GPUs than `num_gpus` per process (a fraction: they share one).
-
-    Raises:
-        ConfigError: the transport is not possible.
-    """
+    """Refuse a weight transport that needs other GPUs than `num_gpus` per process (a fraction: they share one)."""
     problems = transport_problems(
         config, actor_has_gpu=num_gpus > 0, engine_has_gpu=num_gpus > 0, shared=0 < num_gpus < 1
     )
@@ -236,8 +228,10 @@ def require_transport(config: RunConfig, *, num_gpus: float) -> None:
         raise ConfigError("; ".join(problems))
 
 
-def _gpus_each(config: RunConfig, *, num_node_gpus: int, with_models: bool = True) -> float:
-    """Return the GPUs of each rank, the same as of each tensor-parallel rank of an engine, outside of pools."""
+def _gpus_each(config: RunConfig, *, num_node_gpus: int | None = None, with_models: bool = True) -> float:
+    """Return the GPUs of each rank, and of each tensor-parallel rank of an engine; by default for the nodes of this Ray."""
+    if num_node_gpus is None:
+        num_node_gpus = int(ray.cluster_resources().get("GPU", 0))
     if not with_models and config.rollout.engine == "openai":
         return 0.0  # it computes nothing itself
     if config.cluster.roles:
@@ -267,10 +261,6 @@ def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
         f"{keys}: 0, so it would compute on the CPU of nodes with {num_node_gpus} GPUs. Set it to 1, or hide the GPUs from Ray "
         "(`CUDA_VISIBLE_DEVICES=`)"
     )
-
-
-def _cluster_gpus() -> int:
-    return int(ray.cluster_resources().get("GPU", 0))
 
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int, num_node_gpus: int) -> float:

@@ -67,11 +67,7 @@ class Learner:
         await self.start()
 
     async def require_alive(self) -> None:
-        """Check that every rank of every role has its process, as far as Ray knows.
-
-        Raises:
-            ModelDiedError: a process is gone.
-        """
+        """Raise `ModelDiedError` if the process of a rank is gone, as far as Ray knows."""
         await all_of(group.require_alive() for group in set(self._groups.values()))
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
@@ -119,11 +115,7 @@ class Learner:
         return source
 
     async def sent(self) -> None:
-        """Return when the last stream has been sent; the actor limits the time.
-
-        Raises:
-            ModelDiedError: the actor is gone.
-        """
+        """Return when the last stream has been sent, which the actor limits; raise `ModelDiedError` if it is gone."""
         sending, self._sending = self._sending, None  # its error must be raised only once
         if sending is not None and (problem := next(filter(None, await sending), None)):
             logger.warning("weight sync: %s", problem)
@@ -134,11 +126,7 @@ class Learner:
             await self._groups[name].all("call", name, "save", f"{url}/{name}")
 
     async def saved(self) -> bool:
-        """Return whether all ranks have written their parts.
-
-        Raises:
-            CheckpointError: a rank failed to; training may go on.
-        """
+        """Return whether all ranks have written their parts; after a `CheckpointError` training may go on."""
         parts = [part for name in self._trained for part in await self._groups[name].all("saved", name)]
         for part in parts:
             if isinstance(part, CheckpointError):

@@ -1,7 +1,8 @@
 """Relays new weights to engines on other nodes: once per node over the network, then through shared memory.
 
 A small worker on each such node holds the copy; one on the actor's node serves what the actor shares there. The actor and the
-engines work as on a single machine.
+engines work as on a single machine. Ray's object store instead of own TCP takes 2.7 times as long: 1.54 s against 0.58 s for
+1 GB between two Ray nodes of one machine, besides a second copy in memory on each node.
 """
 
 import asyncio
@@ -48,11 +49,7 @@ class WeightRelays:
     """Copies of the current version, running or done, keyed by node."""
 
     async def nearest(self, source: WeightSource, engine: WorkerHandle) -> WeightSource:
-        """Return `source` itself or a copy on the node of `engine`.
-
-        Raises:
-            WorkerDiedError, EngineDeadError: its node cannot be reached.
-        """
+        """Return `source` itself or a copy on the node of `engine`."""
         if source.transport is not Transport.SHARED_MEMORY:
             return source
         if source is not self._source:

@@ -179,11 +179,7 @@ class ExtraRoles(dict[str, list[ExtraWorkerHandle]]):
 def spawn_extra_worker(
     cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
 ) -> ExtraWorkerHandle:
-    """Start a worker of an extra role; the arguments are those of `spawn`.
-
-    Raises:
-        ConfigError: the class cannot be a worker.
-    """
+    """Start a worker of an extra role; the arguments are those of `spawn`."""
     check_worker_class(cls)
 
     def __init__(self: Any, config: Any, role: str) -> None:  # `sys.exit` is an error: for Ray the process just ended

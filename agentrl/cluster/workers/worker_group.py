@@ -113,11 +113,7 @@ class WorkerGroup:
         return [results[index] for index in range(len(items))]
 
     async def require_alive(self) -> None:
-        """Check that every rank has its process, as far as Ray knows.
-
-        Raises:
-            ModelDiedError: a process is gone.
-        """
+        """Raise `ModelDiedError` if the process of a rank is gone, as far as Ray knows."""
         for error in await self._ping_all(_PING_TIMEOUT_S):
             if isinstance(error, WorkerDiedError):
                 raise ModelDiedError(str(error))
@@ -153,11 +149,7 @@ class WorkerGroup:
             self.kill()
 
     async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` as long as every rank answers; a hanging rank would block the others for ever.
-
-        Raises:
-            ModelDiedError: a rank hangs.
-        """
+        """Await `work` as long as every rank answers; a hanging rank would block the others for ever."""
         working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._until_silent())
         try:
             await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)

@@ -190,11 +190,7 @@ class StoreConnection:
         self._last: Rendezvous | None = None
 
     def join(self, source: WeightSource, me: str) -> tuple[Rendezvous, Store]:
-        """Join the rendezvous of `source` as the receiver `me`, and close the one before; return it and its store.
-
-        Raises:
-            EngineError: nobody answers there.
-        """
+        """Join the rendezvous of `source` as the receiver `me`, and close the one before; return it and its store."""
         if self._store is None or self._address != source.address:
             self._store, self._address, self._last = store_at(source.address, self._timeout_s), source.address, None
         if self._last is not None:
@@ -204,11 +200,7 @@ class StoreConnection:
 
 
 def store_at(address: str, timeout_s: float) -> Store:
-    """Connect to the store that listens at `host:port`.
-
-    Raises:
-        EngineError: nobody answers there.
-    """
+    """Connect to the store that listens at `host:port`; raise `EngineError` if nobody answers."""
     host, _, port = address.rpartition(":")
     try:
         return dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))  # pyright: ignore[reportPrivateImportUsage]

@@ -114,11 +114,7 @@ class WeightReader:
 
 
 def _receive(connection: socket.socket, into: memoryview) -> None:
-    """Fill `into`.
-
-    Raises:
-        ConnectionError: the other end closed first.
-    """
+    """Fill `into`."""
     while into:
         received = connection.recv_into(into)
         if received == 0:
