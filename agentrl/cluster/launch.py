@@ -102,7 +102,10 @@ async def launch(
             weight_sync = WeightSync(config, learner, engines)
             late = weight_sync.serving_late_engines()
             # Engines in the models' processes are restarted with the models when their node has left.
-            leaving = _leaving_draining_nodes(config, engines) if are_separate else contextlib.nullcontext()
+            patience_s = config.rollout.trajectory_timeout_s
+            leaving = (
+                leaving_draining_nodes(engines, patience_s=patience_s) if are_separate else contextlib.nullcontext()
+            )
             async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines), leaving:
                 yield TrainingCluster(
                     config=config,
@@ -136,7 +139,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
             engines = _engines(config, places)
             await _until_placed(extra_roles, nodes)
             await engines.start()
-            leaving = _leaving_draining_nodes(config, engines)
+            leaving = leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
             async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
@@ -174,10 +177,6 @@ def _ray(config: RunConfig, *, temp_dir: Path, user_folder: Path, with_models: b
         keep_logs_in=Path(config.run.dir, "ray_logs"),
     ):
         yield
-
-
-def _leaving_draining_nodes(config: RunConfig, engines: EngineFleet) -> contextlib.AbstractAsyncContextManager[None]:
-    return leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
 
 
 def _engines(config: RunConfig, places: Places, learner: Learner | None = None) -> EngineFleet:

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentrl import clock
@@ -128,29 +127,21 @@ def processes_of(config: RunConfig, *, num_gpus: float, with_models: bool = True
 
 def spawn_models(config: RunConfig, places: Places) -> list[WorkerGroup]:
     """Start the processes of every role with models, and the engines inside them."""
-    return [
-        _spawn_ranks(config, placement, places.of(placement), places.nodes)
-        for placement in layout(config)
-        if placement.role != "rollout"
-    ]
+    return [_spawn_ranks(config, placement, places) for placement in layout(config) if placement.role != "rollout"]
 
 
-def _spawn_ranks(config: RunConfig, placement: Placement, places: Sequence[ResourcePool], nodes: Nodes) -> WorkerGroup:
-    cls, calls = ModelWorker, _MODEL_CALLS
+def _spawn_ranks(config: RunConfig, placement: Placement, places: Places) -> WorkerGroup:
+    role, of_rank, cls, calls = placement.role, places.of(placement), ModelWorker, _MODEL_CALLS
     if "rollout" in placement.components:
         cls, calls = ModelEngineWorker, calls + config.rollout.max_concurrent_trajectories + SPARE_CALLS
     # `ps` shows the name of the class as the title of Ray's processes.
-    named = type(f"{cls.__name__}_{placement.role}", (cls,), {"__module__": cls.__module__})
+    named = type(f"{cls.__name__}_{role}", (cls,), {"__module__": cls.__module__})
     ranks = [
-        spawn(named, place, config, placement.role, max_concurrency=calls, first_rank=rank)[0]
-        for rank, place in enumerate(places)
+        spawn(named, place, config, role, max_concurrency=calls, first_rank=rank)[0]
+        for rank, place in enumerate(of_rank)
     ]
-    return WorkerGroup(
-        placement.role,
-        ranks,
-        ranks_per_share=config.actor.sequence_parallel_size,
-        until_placed=functools.partial(nodes.until_placed, needs=str(places[0])),
-    )
+    until_placed = functools.partial(places.nodes.until_placed, needs=str(of_rank[0]))
+    return WorkerGroup(role, ranks, ranks_per_share=config.actor.sequence_parallel_size, until_placed=until_placed)
 
 
 def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:

@@ -19,24 +19,20 @@ class WeightRelay:
     """Worker that serves the weights shared on its node, or holds a copy of those shared on another node."""
 
     def __init__(self, config: None, role: str) -> None:
-        self._server: WeightServer | None = None
-        self._reader: WeightReader | None = None
+        self._server = WeightServer(own_address())
+        self._reader = WeightReader()
 
     def serve(self, source: WeightSource) -> Served:
         """Serve `source`, which a process of this node publishes, until the next call."""
-        if self._server is None:
-            self._server = WeightServer(own_address())
         return self._server.serve(source)
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
         """Copy `source` from another node; see `WeightReader.read`."""
-        if self._reader is None:
-            self._reader = WeightReader()
         return self._reader.read(source, served)
 
     def num_bytes_received(self) -> int:
         """Return the bytes received over the network so far."""
-        return 0 if self._reader is None else self._reader.num_bytes_received
+        return self._reader.num_bytes_received
 
 
 @dataclass(slots=True)

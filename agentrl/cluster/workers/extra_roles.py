@@ -103,16 +103,14 @@ class ExtraWorkerHandle(WorkerHandle):
         num_before = await self.num_deaths()
         placed = asyncio.ensure_future(super().until_placed())
         try:
-            while True:
-                await asyncio.wait({placed}, timeout=_LOOK_EVERY_S)
-                if placed.done():
-                    return placed.result()
+            while not (await asyncio.wait({placed}, timeout=_LOOK_EVERY_S))[0]:
                 if await self.num_deaths() - num_before >= _MAX_DEATHS:
                     raise NotBuiltError(
                         f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`); see "
                         "`ray_logs/` in the run's directory. Build the class by hand with the same `config`, or give it more "
                         "memory"
                     )
+            return placed.result()
         finally:
             placed.cancel()
             await asyncio.gather(placed, return_exceptions=True)
