@@ -12,7 +12,7 @@ import ray
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.workers import worker_group
-from agentrl.cluster.workers.worker_group import WorkerGroup
+from agentrl.cluster.workers.worker_group import GroupState, WorkerGroup
 from agentrl.errors import (
     ConfigError,
     InsufficientResourcesError,
@@ -125,8 +125,10 @@ async def ask_for_ever(rank: WorkerHandle) -> None:
 
 async def test_an_error_ends_the_group_so_that_no_rank_hangs(group: WorkerGroup):
     await group.all("echo")
+    assert group.state is GroupState.RUNNING
     with pytest.raises(WorkerError):
         await group.each("fail_on", [(rank, 0) for rank in range(3)])
+    assert group.state is GroupState.ENDED
     for rank in group.ranks:
         with pytest.raises(WorkerDiedError):
             await ask_for_ever(rank)  # it may answer until Ray has come to kill it
@@ -167,6 +169,8 @@ async def test_a_group_is_set_up_when_all_its_ranks_have_a_place(local_ray: Path
         raise InsufficientResourcesError("no place for `echo 2`")
 
     ranks = spawn(RankWorker, ResourcePool(num_processes=2, num_cpus=0.1), {}, "echo", max_concurrency=4)
+    group = WorkerGroup("echo", ranks, until_placed=until_placed)
+    assert group.state is GroupState.PLACING
     with pytest.raises(InsufficientResourcesError, match="no place"):
-        await WorkerGroup("echo", ranks, until_placed=until_placed).setup()
-    assert seen == [2]
+        await group.setup()
+    assert (seen, group.state) == ([2], GroupState.ENDED)
