@@ -158,7 +158,7 @@ class Learner:
         await self._groups["actor"].all("call", "actor", "export", path)
 
     def _spawn(self) -> None:
-        self.published = None
+        self.published = self._sending = None
         self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
     def _scores_needed(self) -> dict[str, tuple[str, str]]:
