@@ -22,7 +22,7 @@ from agentrl.cluster.ray.runtime import guarded_run
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.weight_sync import WeightSync
 from agentrl.cluster.workers.engine_calls import EngineHandle
-from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.engine.base import EngineStats
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -109,7 +109,7 @@ async def play(nodes: dict[str, str]) -> dict[str, Any]:
     dispatcher, engines = Dispatcher(), EngineFleet(launch, num_engines=1)
     await engines.start()
     engines.report_to(dispatcher)
-    sync = WeightSync(RunConfig(), cast(Any, Learner()), engines)
+    sync = WeightSync(RunConfig(model=ModelSection(path="")), cast(Any, Learner()), engines)
     await sync.push(version=7)
     before, _ = await engines[0].describe()
     filler.kill()

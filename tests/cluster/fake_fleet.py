@@ -11,7 +11,7 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.weight_sync import WeightSync
 from agentrl.config.schema.cluster import ClusterSection
-from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.engine.base import EngineStats
 from agentrl.errors import (
     AgentRLError,
@@ -153,7 +153,11 @@ class World:
             require_models=self._require_models,
         )
         self.learner = FakeLearner()
-        self.sync = WeightSync(RunConfig(cluster=ClusterSection(colocated=True)), cast(Any, self.learner), self.fleet)
+        self.sync = WeightSync(
+            RunConfig(model=ModelSection(path=""), cluster=ClusterSection(colocated=True)),
+            cast(Any, self.learner),
+            self.fleet,
+        )
         self.models_die = False
         self.dispatcher = FakeLedger(self)
         self.fleet.report_to(self.dispatcher)

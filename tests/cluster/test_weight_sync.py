@@ -265,8 +265,8 @@ def test_roles_with_processes_of_their_own_have_memory_of_their_own_and_those_in
         critic: Any = RecordingActor([])
         critic.name = "critic_reward"
         world.actor.name = "actor_ref"
-        world.learner = Learner(RunConfig(), lambda: [cast(Any, world.actor), critic])
-        world.sync = WeightSync(RunConfig(), world.learner, world.fleet)
+        world.learner = Learner(RunConfig(model=MODEL), lambda: [cast(Any, world.actor), critic])
+        world.sync = WeightSync(RunConfig(model=MODEL), world.learner, world.fleet)
         await world.step(1)
         return world.sync.metrics()
 
