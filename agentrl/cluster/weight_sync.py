@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.ray.background import watching
+from agentrl.cluster.ray.polling import watching
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import AgentRLError
 
