@@ -41,7 +41,7 @@ class WeightPublishing:
     ) -> None:
         """Take a model sharded by `Parallel.shard`; nothing is allocated before the first `publish`.
 
-        `dtype` is that of the engines; `checked` publishes checksums of shared memory. With `adapters` (LoRA) only their factors are sent, in
+        `dtype` is that of the engines; `checked` publishes checksums. With `adapters` (LoRA) only their factors are sent, in
         float32, and engines merge them. `timeout_s` limits the wait for other ranks and for engines.
         """
         self._model = model
