@@ -71,7 +71,7 @@ def test_a_classifier_of_two_labels_is_refused(policy: ModelSection, context: Pa
 
 
 def test_a_policy_is_refused_as_reward_model(policy: ModelSection, context: Parallel):
-    with pytest.raises(ConfigError, match=r"no trained sequence classifier: it has no weights `score\.weight`"):
+    with pytest.raises(ConfigError, match=r"has no weights `score\.weight`"):
         start(policy, context, RewardModelSection(path=policy.path))
 
 
