@@ -209,5 +209,5 @@ def _source_of(key: str, file: Path, overrides: Sequence[str]) -> str:
     for word in reversed(overrides):
         name = word.partition("=")[0]
         if f"{name}.".startswith((f"{key}.", f"{key}[")) or f"{key}.".startswith((f"{name}.", f"{name}[")):
-            return f"command line: `{word[:_MAX_SHOWN]}`"
+            return "command line"  # without the word, which may hold a password
     return file.name

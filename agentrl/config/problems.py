@@ -27,6 +27,7 @@ _BOUNDS = {
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
+    "string_too_short": "at least {min_length} character long",
 }
 """Expected range or choice, by the type of pydantic's error."""
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from agentrl.config.judge_address import judge_urls
 from agentrl.config.plain import PlainConfig
+from agentrl.config.schema.addresses import judge_urls
 from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient

@@ -13,9 +13,9 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.launch import require_transport
 from agentrl.cluster.learner import Learner, transport_of
 from agentrl.cluster.weight_sync import WeightSync
-from agentrl.config.layout import layout_problems
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.validation.layout import layout_problems
 from agentrl.engine.base import EngineStats
 from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
 from agentrl.simulation.virtual_time import run_in_virtual_time

@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.config.judge_address import judge_urls
+from agentrl.config.schema.addresses import judge_urls
 from agentrl.errors import ConfigError
 
 

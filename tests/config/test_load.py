@@ -102,7 +102,7 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["rollout.tool_timeout_s=.inf"], "rollout.tool_timeout_s"),
         (["actor.adam_beta1=2"], "actor.adam_beta1"),
         (["actor.decay_steps=20"], "actor.decay_steps"),
-        (["rollout.stop=['']"], "rollout.stop"),
+        (["rollout.stop=['']"], "rollout.stop[0]"),
         (["actor.decay_steps=-1"], "actor.decay_steps"),
         (["actor.final_learning_rate_fraction=0.5"], "actor.final_learning_rate_fraction"),
         (["actor.decay_steps=90", "actor.final_learning_rate_fraction=2"], "actor.final_learning_rate_fraction"),
@@ -110,7 +110,7 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["algorithm.selection.min_positives=-5"], "algorithm.selection.min_positives"),
         (["rollout.engine=openai", "rollout.openai.base_urls=['http://a:1/v1']"], "rollout.engine"),
         (["rollout.engine=openai"], "rollout.openai.base_urls"),
-        (["rollout.openai.token_env=TOKEN"], "rollout.openai"),
+        (["rollout.openai.token_env=TOKEN"], "rollout.openai.token_env"),
     ],
 )
 def test_contradictions_and_ranges_are_refused_with_their_keys(config_file: Path, overrides: list[str], named: str):
@@ -237,7 +237,7 @@ def test_two_trees_can_be_compared_key_by_key(config_file: Path):
         (MINIMAL + "run: 5\n", [], "small.yaml: `run` is 5, and must be a mapping"),
         (MINIMAL + "run:\n", [], "small.yaml: `run` is null, and must be a mapping"),
         (MINIMAL + "tools: {code_judge: 5}\n", [], "small.yaml: `tools.code_judge` is 5, and must be a mapping"),
-        (MINIMAL, ["judge=null"], "command line: `judge=null`: `judge` is null, and must be a mapping"),
+        (MINIMAL, ["judge=null"], "command line: `judge` is null, and must be a mapping"),
         (MINIMAL, ["reward.config=[1]"], r"`reward.config` is \[1\], and must be a mapping, such as \{key: ...\}"),
         ("5", [], "small.yaml: cannot be read as a mapping of sections"),
         (MINIMAL, ["model.path=\udcff"], r"command line: 'model.path=\\udcff': 'utf-8' codec can't encode"),

@@ -23,7 +23,7 @@ from agentrl.errors import ConfigError
 def test_a_run_lives_in_a_folder_of_this_machine_and_not_in_a_store(place: str):
     with pytest.raises(
         ConfigError,
-        match=rf"^command line: `run.dir=.*`: `run.dir` is '{place}', a URL; .* `checkpoint.dir` may be a store",
+        match=rf"^command line: `run.dir` is '{place}', a URL; .* `checkpoint.dir` may be a store",
     ):
         load_run_config("configs/demo.yaml", [f"run.dir={place}"])
 

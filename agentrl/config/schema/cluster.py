@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from agentrl.config.schema.addresses import ClusterAddress
 from agentrl.config.schema.fields import AmountOrZero, Processes, Seconds, Section, resumable
 
 
@@ -34,7 +35,7 @@ class ExtraRoleSection(Section):
 class ClusterSection(Section):
     """The Ray cluster that a run joins or starts, and the places of its roles."""
 
-    address: str | None = resumable(None)
+    address: ClusterAddress | None = resumable(None)
     """Address of a running Ray cluster (`10.0.0.1:6379`, or `auto` on one of its nodes); absent: the run starts its own."""
     gpu_memory_gb: AmountOrZero = resumable(0.0)
     """Memory of each GPU in GiB, such as of the cluster at `address`, for the estimate before the start; 0 reads the GPUs of

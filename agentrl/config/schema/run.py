@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from agentrl.config.schema.addresses import ServerUrl
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection, UpdateSection
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
@@ -116,7 +117,7 @@ class SimulatedEngineSection(Section):
 class OpenAIEngineSection(Section):
     """Running servers of OpenAI's completions protocol, for `rollout.engine: openai`; they take no new weights."""
 
-    base_urls: list[str] = []
+    base_urls: list[ServerUrl] = []
     """Address of each server, such as `http://10.0.0.1:8000/v1`; a completion goes to the server with the fewest in flight."""
     model: str | None = None
     """Name under which the servers offer the policy; absent: the only name that they list."""
@@ -177,7 +178,7 @@ class RolloutSection(Section):
     """Nucleus sampling; 1 keeps the whole distribution."""
     top_k: CountOrZero = 0
     """Sample from the k likeliest tokens; 0 keeps every token."""
-    stop: list[str] = []
+    stop: list[Annotated[str, Field(min_length=1)]] = []
     """Texts that end a turn, such as `</search>`. The turn's text ends with the stop text; its tokens, up to the one that
     completes it, are kept and trained on.
     """

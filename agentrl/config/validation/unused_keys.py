@@ -1,65 +1,30 @@
 """Keys that are set, but have no effect with the other keys."""
 
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
-from agentrl.config.schema.algorithm import LoraSection, UpdateSection
+from agentrl.config.schema.algorithm import ADVANTAGE_NAMES, TOKEN_ADVANTAGE_NAMES
 from agentrl.config.schema.fields import Section
-from agentrl.config.schema.run import JudgeSection, RunConfig
+from agentrl.config.schema.run import RunConfig
+
+Rule = tuple[str, tuple[str, ...], str]
+"""A section, keys of it that have no effect, and the reason with the way out."""
 
 
-def idle_judge_keys(judge: JudgeSection) -> list[str]:
-    """Return keys for judges that the run starts, if it starts none.
+def unused_keys(config: RunConfig, *, trains: bool) -> list[str]:
+    """Return a problem for each key that is set without effect.
 
-    Limits of programs are allowed: they must not change when the run resumes with judges of its own.
+    Args:
+        config: run config.
+        trains: include the keys that only training reads.
     """
-    if judge.host_addr is None and not judge.hosts:
-        return []
-    reason = "which is for judges that the run starts, but `judge.host_addr` or `judge.hosts` names running ones"
+    rules = [*_rules(config), *(_training_rules(config) if trains else ())]
     return [
-        f"`judge.{name}` is {value}, {reason}; leave it out, and set it where they are started"
-        for name, value in changed(judge, "num_slots")
+        f"`{section}.{name}` is {value}, but {reason}"
+        for section, names, reason in rules
+        for name, value in changed(attrgetter(section)(config), *names)
     ]
-
-
-def idle_lora_keys(lora: LoraSection) -> list[str]:
-    """Return keys of LoRA's factors, if there are none."""
-    if lora.rank != 0:
-        return []
-    return [
-        f"`actor.lora.{name}` is {value}, but `actor.lora.rank` is 0; set a rank, such as 32"
-        for name, value in changed(lora, "alpha", "target_modules")
-    ]
-
-
-def idle_training_keys(config: RunConfig) -> list[str]:
-    """Return keys that a training run would not read."""
-    problems: list[str] = []
-    reward = config.reward
-    if not config.has_reward_model:
-        problems += [
-            f"`reward.model.{name}` is {value}, but there is no reward model; name one in `reward.model.path`, or leave it out"
-            for name, value in changed(reward.model, "weight", "activation", "max_tokens_per_micro_batch")
-        ]
-    elif reward.weight == 0 and reward.model.weight == 0:
-        problems.append(
-            "`reward.weight` and `reward.model.weight` are both 0, so that every trajectory is worth the same; set one above 0"
-        )
-    updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
-    problems += [
-        f"`{key}.{name}` is {value}, but `{key}.decay_steps` is 0, and the learning rate constant; set that to the steps of "
-        "the run, or leave it out"
-        for key, update in updates.items()
-        if update.decay_steps == 0
-        for name, value in changed(update, "final_learning_rate_fraction")
-    ]
-    if config.validation.every_steps == 0:
-        problems += [
-            f"`checkpoint.{name}` is {value}, but `validation.every_steps` is 0, and nothing is validated; set that above 0, "
-            "or leave it out"
-            for name, value in changed(config.checkpoint, "keep_best")
-            if value != 0  # 0 is consistent
-        ]
-    return problems
 
 
 def changed(section: Section, *names: str) -> list[tuple[str, Any]]:
@@ -69,3 +34,77 @@ def changed(section: Section, *names: str) -> list[tuple[str, Any]]:
     return [
         (name, value) for name, value in given.items() if value != fields[name].get_default(call_default_factory=True)
     ]
+
+
+def _rules(config: RunConfig) -> Iterator[Rule]:
+    engine, judge = config.rollout.engine, config.judge
+    if engine != "vllm":
+        names = ("tensor_parallel_size", "data_parallel_size", "kv_memory_gb", "replay_routing")
+        yield "rollout", names, "only `rollout.engine: vllm` can do that"
+    if engine != "openai":
+        reason = f"`rollout.engine` is `{engine}`; set that to `openai`, or leave it out"
+        yield "rollout.openai", ("base_urls", "model", "token_env"), reason
+    if config.actor.lora.rank == 0:
+        yield "actor.lora", ("alpha", "target_modules"), "`actor.lora.rank` is 0; set a rank, such as 32"
+    if judge.host_addr is None and not judge.hosts:
+        yield "judge", ("token_env",), "it is for running judges; those that the run starts get their own token"
+    else:
+        # Limits of programs are allowed: they must not change when the run resumes with judges of its own.
+        reason = "it is for judges that the run starts, and `judge.hosts` or `judge.host_addr` names running ones; leave it out"
+        yield "judge", ("num_slots", "placement"), reason
+
+
+def _training_rules(config: RunConfig) -> Iterator[Rule]:
+    algorithm, advantage = config.algorithm, config.algorithm.advantage
+    if not config.has_reward_model:
+        reason = "there is no reward model; name one in `reward.model.path`, or leave it out"
+        yield "reward.model", ("weight", "activation", "max_tokens_per_micro_batch"), reason
+        yield "reward", ("weight",), reason
+    if config.validation.every_steps == 0 and config.checkpoint.keep_best:
+        yield "checkpoint", ("keep_best",), "`validation.every_steps` is 0; set that above 0, or leave it out"
+    for role in ("actor", "critic"):
+        if attrgetter(role)(config).decay_steps == 0:
+            reason = f"`{role}.decay_steps` is 0, and the learning rate constant; set that, or leave it out"
+            yield role, ("final_learning_rate_fraction",), reason
+    if algorithm.kl_coefficient == 0:
+        reason = "`algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
+        yield "algorithm", ("kl_in", "kl_target", "kl_horizon", "kl_estimator"), reason
+    elif algorithm.kl_target == 0:
+        yield (
+            "algorithm",
+            ("kl_horizon",),
+            "`algorithm.kl_target` is 0, so the coefficient stays; set one, or leave it out",
+        )
+    if advantage in ADVANTAGE_NAMES:
+        reason = (
+            f"`algorithm.advantage: {advantage}` gives all tokens of a trajectory the same; use one of "
+            f"{', '.join(TOKEN_ADVANTAGE_NAMES)}"
+        )
+        yield "algorithm", ("discount", "gae_lambda"), reason
+    elif advantage == "reinforce_plus_plus":
+        yield (
+            "algorithm",
+            ("gae_lambda",),
+            f"`algorithm.advantage: {advantage}` has no critic; use `gae`, or leave it out",
+        )
+    if not config.has_critic or advantage in (*ADVANTAGE_NAMES, "reinforce_plus_plus"):
+        is_own = "." in advantage
+        reason = (
+            "there is no critic; name one in `critic.path`, or leave it out"
+            if is_own
+            else f"`algorithm.advantage: {advantage}` uses no critic; use `gae`, or leave it out"
+        )
+        yield "critic", tuple(type(config.critic).model_fields), reason
+    if algorithm.policy_loss == "cispo":
+        reason = "`algorithm.policy_loss: cispo` bounds weights already; use `ppo` or `gspo`, or leave it out"
+        yield "algorithm", ("clip_ratio_dual",), reason
+    if algorithm.selection.method == "all":
+        reason = "`algorithm.selection.method: all` keeps every trajectory; use `resample_on_correct`, or leave it out"
+        yield "algorithm.selection", ("keep", "positives", "min_positives", "min_negatives"), reason
+    method = algorithm.rollout_correction.method
+    if method == "none":
+        reason = "`algorithm.rollout_correction.method` is `none`; use `truncate` or `mask`, or leave it out"
+        yield "algorithm.rollout_correction", ("level", "min_ratio", "max_ratio"), reason
+    elif method == "truncate":
+        reason = "`algorithm.rollout_correction.method: truncate` has no lower bound; use `mask`, or leave it out"
+        yield "algorithm.rollout_correction", ("min_ratio",), reason

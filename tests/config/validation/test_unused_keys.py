@@ -17,12 +17,12 @@ UNVALIDATED = ["validation.every_steps=0"]
     [
         (["reward.model.weight=0.3"], r"`reward\.model\.weight` is 0\.3, but there is no reward model; name one"),
         (["reward.model.activation=sigmoid"], r"`reward\.model\.activation` is sigmoid, but there is no reward model"),
-        ([*REMOTE, "judge.num_slots=3"], r"`judge\.num_slots` is 3, which is for judges that the run starts"),
+        ([*REMOTE, "judge.num_slots=3"], r"`judge\.num_slots` is 3, but it is for judges that the run starts"),
         (
             [*REMOTE, "judge.num_slots=9"],
-            r"`judge\.num_slots` is 9, .* leave it out, and set it where they are started",
+            r"`judge\.num_slots` is 9, .* leave it out",
         ),
-        (["judge.hosts=[a:1]", "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* `judge\.hosts` names running ones"),
+        (["judge.hosts=[a:1]", "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* `judge\.hosts` or"),
         (["actor.lora.alpha=64"], r"`actor\.lora\.alpha` is 64, but `actor\.lora\.rank` is 0; set a rank"),
         ([*UNVALIDATED, "checkpoint.keep_best=4"], r"`checkpoint\.keep_best` is 4, but `validation\.every_steps` is 0"),
     ],

@@ -31,48 +31,51 @@ def test_the_config_knows_the_names_of_all_functions():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["algorithm.kl_in=reward"], r"`algorithm\.kl_in` is set, but `algorithm\.kl_coefficient` is 0"),
-        (["algorithm.kl_target=6"], r"`algorithm\.kl_target` is set, but `algorithm\.kl_coefficient` is 0"),
+        (["algorithm.kl_in=reward"], r"`algorithm\.kl_in` is .*, but `algorithm\.kl_coefficient` is 0"),
+        (["algorithm.kl_target=6"], r"`algorithm\.kl_target` is .*, but `algorithm\.kl_coefficient` is 0"),
         (["algorithm.kl_target=-1"], r"`algorithm\.kl_target` is -1, and must be at least 0"),
         (["algorithm.kl_horizon=0"], r"`algorithm\.kl_horizon` is 0, and must be at least 1"),
         (
             ["algorithm.discount=0.9"],
-            r"`algorithm\.discount` is set, but `algorithm\.advantage: grpo` gives all tokens",
+            r"`algorithm\.discount` is .*, but `algorithm\.advantage: grpo` gives all tokens",
         ),
         (
             ["algorithm.advantage=gae", "algorithm.gae_lambda=1.1"],
             r"`algorithm\.gae_lambda` is 1\.1, and must be at most 1",
         ),
-        (["critic.path=examples/arithmetic/policy"], r"`critic\.path` is set, but .* uses no critic"),
+        (["critic.path=examples/arithmetic/policy"], r"`critic\.path` is .*, but .* uses no critic"),
         (["critic.adam_beta1=1"], r"`critic\.adam_beta1` is 1, and must be below 1"),
         (["critic.max_grad_norm=0"], r"`critic\.max_grad_norm` is 0, and must be above 0"),
-        (["critic.mini_batches_per_step=13"], r"`critic\.mini_batches_per_step` is 13, more than the 12 groups"),
+        (
+            ["critic.mini_batches_per_step=13"],
+            r"`critic\.mini_batches_per_step` is 13, which does not divide the 12 groups",
+        ),
         (
             ["critic.mini_batches_per_step=5"],
             r"`critic\.mini_batches_per_step` is 5, which does not divide the 12 groups",
         ),
         (["critic.epochs_per_step=0"], r"`critic\.epochs_per_step` is 0, and must be at least 1"),
         (["actor.epochs_per_step=0"], r"`actor\.epochs_per_step` is 0, and must be at least 1"),
-        (["critic.value_clip=0.1"], r"`critic\.value_clip` is set, but `algorithm\.advantage: grpo` uses no critic"),
+        (["critic.value_clip=0.1"], r"`critic\.value_clip` is .*, but `algorithm\.advantage: grpo` uses no critic"),
         (
             ["algorithm.advantage=my_module.mine", "critic.value_clip=0.1"],
-            r"`critic\.value_clip` is set, but there is no critic; name one in `critic\.path`",
+            r"`critic\.value_clip` is .*, but there is no critic; name one in `critic\.path`",
         ),
-        (["algorithm.kl_horizon=9"], r"`algorithm\.kl_horizon` is set, but `algorithm\.kl_coefficient` is 0"),
-        (["algorithm.kl_estimator=k2"], r"`algorithm\.kl_estimator` is set, but `algorithm\.kl_coefficient` is 0"),
+        (["algorithm.kl_horizon=9"], r"`algorithm\.kl_horizon` is .*, but `algorithm\.kl_coefficient` is 0"),
+        (["algorithm.kl_estimator=k2"], r"`algorithm\.kl_estimator` is .*, but `algorithm\.kl_coefficient` is 0"),
         (
             ["algorithm.kl_coefficient=0.1", "algorithm.kl_horizon=9"],
-            r"`algorithm\.kl_horizon` is set, but `algorithm\.kl_target` is 0",
+            r"`algorithm\.kl_horizon` is .*, but `algorithm\.kl_target` is 0",
         ),
         (
             ["algorithm.advantage=reinforce_plus_plus", "algorithm.gae_lambda=0.9"],
-            r"`algorithm\.gae_lambda` is set, .* use `gae`",
+            r"`algorithm\.gae_lambda` is .*, but .* use `gae`",
         ),
-        (["algorithm.advantage=rloo", "algorithm.gae_lambda=0.9"], r"`algorithm\.gae_lambda` is set, but"),
+        (["algorithm.advantage=rloo", "algorithm.gae_lambda=0.9"], r"`algorithm\.gae_lambda` is .*, but"),
         (["rollout.samples_per_prompt=1"], r"`rollout\.samples_per_prompt` is 1, .* all advantages would be 0"),
         (
             ["algorithm.selection.keep=1", "algorithm.selection.min_positives=0"],
-            r"`algorithm\.selection\.keep` is 1, .* all advantages would be 0; keep 2 or more",
+            r"`algorithm\.selection\.keep` is 1, .* all advantages would be 0; take 2 or more",
         ),
         (["algorithm.clip_ratio_low=1.1"], r"`algorithm\.clip_ratio_low` is 1\.1, and must be at most 1"),
         (
@@ -86,20 +89,20 @@ def test_the_config_knows_the_names_of_all_functions():
         (["algorithm.policy_loss=cispo", "algorithm.clip_ratio_dual=3"], r"`algorithm\.clip_ratio_dual` is 3\.0, but"),
         (
             ["algorithm.rollout_correction.max_ratio=3"],
-            r"`algorithm\.rollout_correction\.max_ratio` is set, but .*method` is `none`",
+            r"`algorithm\.rollout_correction\.max_ratio` is .*, but .*method` is `none`",
         ),
         (
             ["algorithm.rollout_correction.level=trajectory"],
-            r"`algorithm\.rollout_correction\.level` is set, but .*method` is `none`",
+            r"`algorithm\.rollout_correction\.level` is .*, but .*method` is `none`",
         ),
         (
             ["algorithm.rollout_correction.method=truncate", "algorithm.rollout_correction.min_ratio=0.1"],
-            r"`algorithm\.rollout_correction\.min_ratio` is set, but .* has no lower bound; use `mask`",
+            r"`algorithm\.rollout_correction\.min_ratio` is .*, but .* has no lower bound; use `mask`",
         ),
-        (["algorithm.selection.method=all"], r"`algorithm\.selection\.keep` is set, but .* keeps every trajectory"),
+        (["algorithm.selection.method=all"], r"`algorithm\.selection\.keep` is .*, but .* keeps every trajectory"),
         (
             ["algorithm.selection.method=all", "algorithm.selection.positives=sorted"],
-            r"`algorithm\.selection\.positives` is set, but",
+            r"`algorithm\.selection\.positives` is .*, but",
         ),
         (["reward.weight=0.5"], r"`reward\.weight` is 0\.5, but there is no reward model"),
         (

@@ -1,9 +1,43 @@
-"""Addresses of code judges, from the three config keys for them."""
+"""Addresses of judges, servers and clusters: their checks, and the types of keys that hold one."""
 
 from collections.abc import Sequence
+from typing import Annotated
 from urllib.parse import urlsplit
 
+from pydantic import AfterValidator
+
 from agentrl.errors import ConfigError
+
+
+def _cluster_address(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if address == "auto" or (good_port and host and not set(host) & set("/:@ ")):
+        return address
+    raise ValueError(
+        f"is {address!r}, and must be `host:port`, such as `10.0.0.1:6379`, or `auto` on one of its nodes; absent, the run "
+        "starts a Ray of its own"
+    )
+
+
+def _server_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"is {url!r}: {error}; write it as `http://10.0.0.1:8000/v1`") from error
+    if parts.username is not None or parts.password is not None:
+        # Not quoted: a config error is logged.
+        raise ValueError(
+            "holds a password; name the variable that holds the token in `rollout.openai.token_env` instead"
+        )
+    if parts.scheme not in ("http", "https") or not host or port == 0 or parts.query or parts.fragment:
+        raise ValueError(f"is {url!r}; it must be a URL such as `http://10.0.0.1:8000/v1`")
+    return url
+
+
+ClusterAddress = Annotated[str, AfterValidator(_cluster_address)]
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
 
 
 def judge_urls(
