@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from agentrl.config.schema.fields import is_resumable, section_of
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
+from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.rewards.code_tests import CodeTestsConfig
 from agentrl.rewards.math_answer import MathAnswerConfig
 from agentrl.tools.python_tool import PythonToolConfig
@@ -43,6 +44,8 @@ def render() -> str:
         "`agentrl.rewards.code_tests.CodeTestsReward`:\n": CodeTestsConfig,
     }
     parts = ["## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`)\n", *_tables(RunConfig, "")]
+    parts += ["## Keys of a simulation besides those of a run (`agentrl.runners.simulate`)\n"]
+    parts += _tables(SimulatedEngineSection, "simulated.")
     parts += ["## Keys of a warm start (`agentrl.runners.sft`)\n", *_tables(SftConfig, "")]
     for heading, model in plain.items():
         parts += [heading, _table(model, "", model.model_fields)]

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from agentrl.config.schema.fields import leaves
-from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
+from agentrl.config.schema.simulation import SimulationConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/**/*.py")])
@@ -211,10 +211,12 @@ def keys(schema: type[BaseModel]) -> list[tuple[str, str]]:
 
 
 def test_the_keys_of_optional_sections_are_among_those_that_are_checked():
-    assert ("tools.code_judge.batch_size", "batch_size") in keys(RunConfig)
+    assert ("tools.code_judge.batch_size", "batch_size") in keys(SimulationConfig)
 
 
-@pytest.mark.parametrize(("key", "name"), [*keys(RunConfig), *((f"sft:{key}", name) for key, name in keys(SftConfig))])
+@pytest.mark.parametrize(
+    ("key", "name"), [*keys(SimulationConfig), *((f"sft:{key}", name) for key, name in keys(SftConfig))]
+)
 def test_every_config_key_is_read_outside_its_declaration(key: str, name: str):
     readers = [file for file in SOURCES if file not in SCHEMAS and VALIDATION not in file.parents]
     section = key.removeprefix("sft:").split(".")[-2] if "." in key else "config"

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.fields import leaves
-from agentrl.config.schema.run import JudgeSection, RewardSection, RunConfig
+from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.config.schema.sft import SftConfig
+from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.rewards.loader import build_reward, check_reward
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_file
@@ -125,7 +126,7 @@ def test_named_commands_exist(page: Path):
 
 @every_page
 def test_named_config_keys_exist(page: Path):
-    known = config_keys(RunConfig) | config_keys(SftConfig)
+    known = config_keys(SimulationConfig) | config_keys(SftConfig)
     sections = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     for word in in_backticks(page):
         key = word.partition("=")[0].partition(":")[0]

@@ -41,9 +41,6 @@ from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_CPU_ENGINES = ("openai", "simulated")
-"""Engines that need no GPU."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -248,7 +245,7 @@ def _gpus_each(config: RunConfig, *, num_node_gpus: int | None = None, with_mode
 
 def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
     """Refuse a pool without GPUs for a role that computes, on nodes with GPUs: it would silently use the CPU."""
-    idle = {"rollout"} if config.rollout.engine in _CPU_ENGINES else set()
+    idle = {"rollout"} if config.rollout.engine == "openai" else set()
     on_cpu = {
         pool: role
         for role, pool in config.cluster.roles.items()

@@ -15,6 +15,7 @@ from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.problems import problems_of
 from agentrl.config.schema.paths import SHIPPED_FOLDER, LoadContext, check_name
 from agentrl.config.schema.run import RunConfig, RunSection
+from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.config.validation.relations import Purpose, validate
 from agentrl.errors import ConfigError
 
@@ -34,6 +35,7 @@ class LoadedConfig:
     """A checked run config and its file."""
 
     config: RunConfig
+    """Of a simulation: a `SimulationConfig`."""
     path: Path
     """Absolute path of the config file, whose folder is searched for the user's modules."""
 
@@ -53,7 +55,8 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
         default_dir=f"runs/{file.stem}_evaluation" if purpose is Purpose.EVALUATION else f"runs/{file.stem}",
         unread=_UNREAD.get(purpose, ()),
     )
-    config = load_tree(RunConfig, context, overrides)
+    schema = SimulationConfig if purpose is Purpose.SIMULATION else RunConfig
+    config: RunConfig = load_tree(schema, context, overrides)
     config = _with_num_steps_of_stages(_with_num_kept(config), source=file.name)
     validate(config, source=file.name, purpose=purpose)
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):

@@ -21,6 +21,7 @@ from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.config.validation.relations import Purpose
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
@@ -90,12 +91,12 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
     Raises:
         ConfigError: the config is wrong, or names an engine, a tool or a reward that waits in real time.
     """
-    config = loaded.config
+    config = cast(SimulationConfig, loaded.config)
     tools, reward = check_plugins(loaded)
     _refuse_real_time(config, [tool.class_name for tool in tools])
     check_model_path(config.model.path)
     prompts = training_prompts(config)
-    engines = [SimulatedEngine(config.model, config.rollout) for _ in range(config.rollout.num_engines)]
+    engines = [SimulatedEngine(config.model, config.simulated) for _ in range(config.rollout.num_engines)]
     fleet = EngineFleet(lambda index: cast(Any, engines[index]), num_engines=len(engines))
     await fleet.start()
     worker_config = WorkerConfig(
@@ -110,7 +111,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         LocalWorker(AgentLoopWorker(worker_config, f"agent_loop {index}"))
         for index in range(config.rollout.num_workers)
     ]
-    assumed = config.rollout.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens
+    assumed = config.simulated.kv_tokens if assumed_kv_tokens is None else assumed_kv_tokens
     manager = AgentLoopManager(
         config.rollout,
         fleet,
@@ -177,8 +178,6 @@ async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
 
 def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
     wrong = [f"tool_config_path: the tool `{name}`" for name in tools if name != SIMULATED_TOOL]
-    if config.rollout.engine != "simulated":
-        wrong.append(f"rollout.engine: `{config.rollout.engine}`")
     wrong += [
         f"reward: `{scorer.function or scorer.class_name}`"
         for scorer in config.reward.scorers
@@ -186,8 +185,8 @@ def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"{'; '.join(wrong)}: waits in real time, and a simulation has a clock of its own. Take `rollout.engine: "
-            f"simulated`, `{SIMULATED_TOOL}` and `{SIMULATED_REWARD}`, as configs/simulate.yaml does"
+            f"{'; '.join(wrong)}: waits in real time, and a simulation has a clock of its own. Take "
+            f"`{SIMULATED_TOOL}` and `{SIMULATED_REWARD}`, as configs/simulate.yaml does"
         )
 
 

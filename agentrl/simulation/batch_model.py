@@ -13,7 +13,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from agentrl.config.schema.run import SimulatedEngineSection
+from agentrl.config.schema.simulation import SimulatedEngineSection
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -11,7 +11,8 @@ import random
 from dataclasses import dataclass
 
 from agentrl import clock
-from agentrl.config.schema.run import ModelSection, RolloutSection
+from agentrl.config.schema.run import ModelSection
+from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.engine.base import EngineStats
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
@@ -49,14 +50,14 @@ class _Turn(SimulatedRequest):
 class SimulatedEngine:
     """An `Engine` on a `BatchSimulation`, on the clock of its event loop."""
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection) -> None:
+    def __init__(self, model: ModelSection, section: SimulatedEngineSection) -> None:
         """Take the config; `model.path` gives the tokenizer.
 
         Request ids are `TRAJECTORY-TURN`, as in the agent loop. Tool calls go to the simulated tool, with a random `seed`.
         """
         self._model_path = model.path
-        self._section = rollout.simulated
-        self._batch = BatchSimulation(rollout.simulated)
+        self._section = section
+        self._batch = BatchSimulation(section)
         self._turns: dict[str, _Turn] = {}
         self._pasts: dict[str, _Past] = {}
         self._timer: asyncio.TimerHandle | None = None

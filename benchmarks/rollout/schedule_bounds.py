@@ -8,11 +8,13 @@ tokens of all trajectories, of which n are one's own, P prefilled ones, S steps 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.config.schema.run import RunConfig, SimulatedEngineSection
+from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.simulation import SimulatedEngineSection, SimulationConfig
 from agentrl.runners.simulate import Simulation
 from agentrl.types import Trajectory
 
@@ -61,7 +63,7 @@ def workload_of(simulation: Simulation, config: RunConfig) -> Workload:
     masks = [np.array(record.response_mask) for record in records]
     return Workload(
         num_engines=config.rollout.num_engines,
-        section=config.rollout.simulated,
+        section=cast(SimulationConfig, config).simulated,
         reserved_tokens=min(simulation.prompt_tokens.values()) + config.rollout.max_response_tokens,
         sampled=np.array([mask.sum() for mask in masks], dtype=float),
         observed=np.array(

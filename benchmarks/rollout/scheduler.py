@@ -18,10 +18,11 @@ log-normal length, some prompts longer than others, tools of 0.05 to 5 s. Every 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.config.validation.relations import Purpose
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
@@ -51,8 +52,8 @@ def play(
     overrides = [
         f"rollout.prompts_per_step={size // samples}",
         f"rollout.samples_per_prompt={samples}",
-        f"rollout.simulated.kv_tokens={kv_tokens}",
-        f"rollout.simulated.step_ms_per_prefill_token={prefill_ms}",
+        f"simulated.kv_tokens={kv_tokens}",
+        f"simulated.step_ms_per_prefill_token={prefill_ms}",
         f"rollout.admission={admission}",
         f"rollout.max_concurrent_trajectories={max(size, _AT_ONCE) if static else _AT_ONCE}",
     ]
@@ -66,7 +67,7 @@ def least_makespan_s(simulation: Simulation, config: RunConfig) -> float:
 
     Work is every sampled token in the fullest batch, every prompt computed once, and every observation.
     """
-    section, summaries = config.rollout.simulated, simulation.summaries
+    section, summaries = cast(SimulationConfig, config).simulated, simulation.summaries
 
     def prefilled(summary: TrajectorySummary) -> int:
         return summary.num_tokens - summary.num_response_tokens

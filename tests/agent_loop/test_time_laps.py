@@ -29,7 +29,7 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
         "rollout.samples_per_prompt=8",
         "rollout.num_engines=2",
         "rollout.max_concurrent_trajectories=12",
-        "rollout.simulated.max_running=4",
+        "simulated.max_running=4",
         f"tool_config_path={tools}",
     ]
     loaded = load_run_config("configs/simulate.yaml", overrides, purpose=Purpose.SIMULATION)

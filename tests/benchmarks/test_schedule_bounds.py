@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.config.schema.run import SimulatedEngineSection
+from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.types import Termination, ToolResult, ToolStatus, Trajectory, TrajectoryRef, Turn
 from benchmarks.rollout import scheduler
 from benchmarks.rollout.schedule_bounds import (

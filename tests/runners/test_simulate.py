@@ -36,12 +36,12 @@ def test_the_schedule_changes_the_time_and_not_what_is_played():
 
 
 def test_where_all_fit_nothing_takes_longer_than_the_longest_trajectory():
-    simulation = play("rollout.simulated.kv_tokens=10000000")
+    simulation = play("simulated.kv_tokens=10000000")
     assert simulation.makespan_s == pytest.approx(max(s.wall_time_s for s in simulation.summaries), rel=0.01)
 
 
 def test_reserving_for_the_longest_computes_nothing_again_and_letting_all_in_does():
-    scarce = ("rollout.simulated.kv_tokens=20000", "rollout.samples_per_prompt=32")
+    scarce = ("simulated.kv_tokens=20000", "rollout.samples_per_prompt=32")
     reserved, crowded = play(*scarce), play(*scarce, "rollout.max_response_tokens=8000", "rollout.admission=expected")
     assert reserved.num_recomputed_tokens == 0
     computed = crowded.num_generated_tokens + crowded.num_prefill_tokens
@@ -61,7 +61,7 @@ def test_what_waits_in_real_time_is_refused(override: str):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rollout.simulated.min_turns=11", "`rollout.simulated.min_turns` is 11, more than `max_turns` \\(10\\)"),
+        ("simulated.min_turns=11", "`simulated` has `min_turns` 11, more than `max_turns` \\(10\\)"),
         ("reward.config={accuracy: 1.5}", "`accuracy` is 1.5, and must be at most 1"),
     ],
 )
@@ -90,13 +90,3 @@ def test_a_mistake_is_one_line_and_exit_code_2():
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "rollout.num_engines" in done.stderr
-
-
-def test_nothing_is_trained_on_an_engine_that_only_takes_time():
-    with pytest.raises(ConfigError, match="which writes nothing to train on"):
-        load_run_config("configs/demo.yaml", ["rollout.engine=simulated"])
-
-
-def test_nothing_is_measured_on_an_engine_that_only_takes_time():
-    with pytest.raises(ConfigError, match="which writes no real text"):
-        load_run_config("configs/demo.yaml", ["rollout.engine=simulated"], purpose=Purpose.EVALUATION)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrl.config.schema.run import SimulatedEngineSection
+from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
 
 

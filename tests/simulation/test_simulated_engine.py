@@ -6,7 +6,8 @@ import pytest
 
 from agentrl import clock
 from agentrl.agent_loop.tool_parser import parse_tool_calls
-from agentrl.config.schema.run import ModelSection, RolloutSection, SimulatedEngineSection
+from agentrl.config.schema.run import ModelSection
+from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
@@ -19,7 +20,7 @@ NOWHERE = WeightSource(transport=Transport.SHARED_MEMORY, address="", size_bytes
 
 async def make_engine(**section: float) -> SimulatedEngine:
     simulated = SimulatedEngineSection(**{"step_ms": 7.0, "step_ms_per_request": 0.03} | section)  # type: ignore[arg-type]
-    engine = SimulatedEngine(MODEL, RolloutSection(engine="simulated", simulated=simulated))
+    engine = SimulatedEngine(MODEL, simulated)
     await engine.start()
     return engine
 

@@ -81,10 +81,6 @@ def _build_engine(config: RunConfig) -> Engine:
             from agentrl.engine.embedded.engine import TransformersEngine  # loads torch: in this process only
 
             return TransformersEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
-        case "simulated":
-            from agentrl.simulation.engine import SimulatedEngine  # loads transformers
-
-            return SimulatedEngine(config.model, config.rollout)
         case "openai":
             from agentrl.engine.openai.engine import OpenAIEngine
 

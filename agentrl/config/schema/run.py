@@ -13,7 +13,6 @@ from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, Lor
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.fields import (
-    Amount,
     AmountOrZero,
     Count,
     CountOrZero,
@@ -83,37 +82,6 @@ class ModelSection(Section):
     """Type of computations and frozen weights; trained weights stay float32. `auto` chooses by this machine."""
 
 
-class SimulatedEngineSection(Section):
-    """The simulated engine, which computes nothing: durations of steps, memory, and lengths of turns.
-
-    The times are fitted to published figures of vLLM with an 8B model on one H100 (docs/benchmarks.md); measure your own for
-    important plans.
-    """
-
-    step_ms: Amount = 6.4
-    """Base time of a step, in milliseconds."""
-    step_ms_per_request: AmountOrZero = 0.055
-    """Time added to a step for each running request, in milliseconds."""
-    step_ms_per_prefill_token: AmountOrZero = 0.06
-    """Time added to a step for each computed prompt token, in milliseconds."""
-    kv_tokens: Count = 400_000
-    """Size of the KV memory in tokens."""
-    max_running: Count = 256
-    """Largest number of requests that run at once."""
-    max_batched_tokens: Count = 8192
-    """Largest number of prompt tokens computed in one step; a longer prompt takes several."""
-    turn_tokens_median: Amount = 400.0
-    """Median number of tokens of a turn, which is log-normal."""
-    turn_tokens_sigma: AmountOrZero = 0.8
-    """Standard deviation of the logarithm of a turn's tokens: 0 makes all equal, 1 gives a heavy tail."""
-    prompt_sigma: AmountOrZero = 0.4
-    """Standard deviation of the logarithm of each prompt's own factor for the length of its turns."""
-    min_turns: Count = 2
-    """Turns of the shortest trajectory; each but the last calls a tool."""
-    max_turns: Count = 10
-    """Turns of the longest trajectory; all numbers between `min_turns` and this are equally frequent."""
-
-
 class OpenAIEngineSection(Section):
     """Running servers of OpenAI's completions protocol, for `rollout.engine: openai`; they take no new weights."""
 
@@ -128,14 +96,12 @@ class OpenAIEngineSection(Section):
 class RolloutSection(Section):
     """Rollouts: engines, workers, sampling and limits."""
 
-    engine: Literal["transformers", "vllm", "openai", "simulated"] = "transformers"
+    engine: Literal["transformers", "vllm", "openai"] = "transformers"
     """`transformers` is the embedded engine, which needs only torch; `vllm` needs vLLM (see docs/installing.md); `openai` uses
-    running servers (evaluation only); `simulated` computes nothing and only takes time (`runners.simulate`).
+    running servers (evaluation only).
     """
     openai: OpenAIEngineSection = Field(default_factory=OpenAIEngineSection)
     """Servers of OpenAI's completions protocol."""
-    simulated: SimulatedEngineSection = Field(default_factory=SimulatedEngineSection)
-    """Settings of the simulated engine."""
     num_engines: Processes = resumable(1)
     """Engine processes; each holds a full copy of the policy."""
     num_threads_per_engine: CountOrZero = resumable(0)

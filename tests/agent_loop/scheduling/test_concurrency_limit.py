@@ -116,7 +116,7 @@ def play(*overrides: str) -> Simulation:
     """Play 160 trajectories, 64 at once, whose tool answers two calls a second."""
     sizes = ("rollout.prompts_per_step=10", "rollout.samples_per_prompt=16", "rollout.num_engines=1")
     long = (
-        "rollout.simulated.kv_tokens=1000000",
+        "simulated.kv_tokens=1000000",
         "rollout.tool_timeout_s=3600",
         "rollout.max_concurrent_trajectories=64",
     )

@@ -115,7 +115,7 @@ def roll_out(*overrides: str) -> tuple[list[Group], float, dict[str, float], int
     small = [
         "rollout.prompts_per_step=8",
         "rollout.samples_per_prompt=4",
-        "rollout.simulated.prompt_sigma=0",
+        "simulated.prompt_sigma=0",
         *overrides,
     ]
     loaded = load_run_config("configs/simulate.yaml", small, purpose=Purpose.SIMULATION)

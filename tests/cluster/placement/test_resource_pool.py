@@ -169,7 +169,6 @@ def test_what_a_ray_of_the_runs_own_could_not_hold_is_refused_without_one(config
         (in_pool(PoolSection(processes_per_node=[64], num_cpus=2.0)), 0),
         (in_pool(PoolSection(processes_per_node=[4], num_gpus=0.5)), 2),
         (mixed("openai"), 4),
-        (mixed("simulated"), 4),
     ],
 )
 def test_a_ray_of_the_runs_own_has_as_many_processors_as_the_run_declares(config: RunConfig, num_gpus: int):
