@@ -35,7 +35,7 @@ class LoadedConfig:
     """A checked run config and its file."""
 
     config: RunConfig
-    """Of a simulation: a `SimulationConfig`."""
+    """Config of the run; that of a simulation is a `SimulationConfig`."""
     path: Path
     """Absolute path of the config file, whose folder is searched for the user's modules."""
 

@@ -1,11 +1,9 @@
 """The section `cluster`: processes, their places, and their roles."""
 
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from agentrl.config.schema.addresses import ClusterAddress
-from agentrl.config.schema.fields import AmountOrZero, Processes, Seconds, Section, resumable
+from agentrl.config.schema.fields import AmountOrZero, Processes, ProcessesOrZero, Seconds, Section, resumable
 
 
 class PoolSection(Section):
@@ -13,7 +11,7 @@ class PoolSection(Section):
 
     processes_per_node: list[Processes] = resumable([])
     """Number of processes on each node, such as `[8, 8]`; every entry is a separate node."""
-    num_processes: Annotated[int, Field(ge=0, le=10_000)] = resumable(0)
+    num_processes: ProcessesOrZero = resumable(0)
     """Number of processes on any nodes, as close together as possible; instead of `processes_per_node`."""
     num_cpus: AmountOrZero = resumable(1.0)
     """Ray CPUs of each process."""

@@ -44,6 +44,8 @@ _IsNumber = BeforeValidator(_no_truth_value)
 Count = Annotated[int, _IsNumber, Field(ge=1, le=_MOST)]
 CountOrZero = Annotated[int, _IsNumber, Field(ge=0, le=_MOST)]
 Processes = Annotated[int, _IsNumber, Field(ge=1, le=10_000)]
+ProcessesOrZero = Annotated[int, _IsNumber, Field(ge=0, le=10_000)]
+Seed = Annotated[int, _IsNumber, Field(ge=0, le=2**63 - 1)]  # torch and NumPy accept a signed 64-bit number
 Number = Annotated[float, _IsNumber]
 Amount = Annotated[Number, Field(gt=0)]
 AmountOrZero = Annotated[Number, Field(ge=0)]

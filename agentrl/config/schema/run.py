@@ -21,6 +21,7 @@ from agentrl.config.schema.fields import (
     Processes,
     Seconds,
     Section,
+    Seed,
     Share,
     resumable,
 )
@@ -38,7 +39,7 @@ class RunSection(Section):
     """Folder for everything that the run writes; `runs/<config name>` when absent."""
     num_steps: Count = 100
     """Total number of actor updates; with `stages`, their sum."""
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    seed: Seed = 0
     """Seed of the order of the prompts, the sampling of every turn, and the resampling of groups."""
     accept_code_changes: bool = resumable(False)
     """Resume although your own tools, rewards or other modules were edited since the run last started."""
