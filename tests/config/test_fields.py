@@ -1,4 +1,4 @@
-"""What follows from a field: its check, and whether its key may change on resume."""
+"""Checks, and permission to change on resume, that follow from a field."""
 
 from pathlib import Path
 
