@@ -136,7 +136,9 @@ def _write_errors(what: str, way_out: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{what} cannot be written: {' '.join(str(error).split())}; {way_out}") from error
+        raise ConfigError(
+            f"{what} cannot be written, or the model not read: {' '.join(str(error).split())}; {way_out}"
+        ) from error
 
 
 @contextmanager
@@ -161,15 +163,17 @@ def _refuse_used(files: Any, root: str, url: str) -> None:
 
 
 def _put(files: Any, folder: Path, root: str) -> None:
-    """Put the files of `folder` under `root`; remove all of them if one fails."""
+    """Put the files of `folder` under `root`; remove those that were put if one fails."""
     sources = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == _LAST)
+    targets: list[str] = []
     try:
         for source in sources:
             target = f"{root}/{source.relative_to(folder).as_posix()}"
+            targets.append(target)
             files.makedirs(target.rpartition("/")[0], exist_ok=True)
             files.put_file(str(source), target)
     except BaseException:  # Ctrl-C too
-        with suppress(Exception):  # the store may be gone; the first error is the one reported
-            files.invalidate_cache()
-            files.rm(root, recursive=True)
+        for target in targets:
+            with suppress(Exception):  # the store may be gone; the first error is the one reported
+                files.rm_file(target)
         raise

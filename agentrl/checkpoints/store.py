@@ -217,7 +217,6 @@ class CheckpointStore:
     @_store_errors
     def commit(self, state: RunState) -> None:
         """Complete the checkpoint of `state.step`, after everything else in its folder is on the disk."""
-        self._refuse_if_taken_over()
         self._enter(state.step, CheckpointPhase.COMPLETE, state=orjson.dumps(asdict(state)))
 
     @_store_errors
@@ -255,6 +254,7 @@ class CheckpointStore:
                 if self._on_disk:
                     for file in [*Path(folder).rglob("*"), Path(folder), Path(self._root)]:
                         sync(file)
+                self._refuse_if_taken_over()  # the synchronisation may have taken minutes
                 self._write(f"{folder}/{_STATE}", state)
 
     def _make_root(self) -> None:

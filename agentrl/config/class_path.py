@@ -81,6 +81,11 @@ def build(cls: Any, given: Mapping[str, Any], protocol: type, *, where: str, con
             needed = f"{', '.join(methods)} (`{protocol.__module__}.{protocol.__name__}`)"
             raise ConfigError(f"{where}: it has no `async def {name}`; it must have {needed}")
     extra = {"context": context} if "context" in inspect.signature(cls).parameters else {}
+    config = given.get("config")
+    if not extra and isinstance(config, Mapping) and config.get("host_addr", "") is None:
+        raise ConfigError(
+            f"{where}: `host_addr: null` means the run's judge, which a class gets by a parameter `context` of its constructor"
+        )
     require(cls, list(given), list(extra))
     try:
         built = contained(functools.partial(cls, *given.values(), **extra))

@@ -74,7 +74,7 @@ def _with_num_kept(config: RunConfig) -> RunConfig:
 
 
 def _with_num_steps_of_stages(config: RunConfig, *, source: str) -> RunConfig:
-    """Return `config` with `run.num_steps` as the sum over `stages`, if any; an explicit value must equal the sum."""
+    """Return `config` with `run.num_steps` as the sum over `stages`, if any; another value than the default must equal it."""
     if not config.stages:
         return config
     num_steps = sum(stage.num_steps for stage in config.stages)
@@ -95,6 +95,7 @@ def load_tree(schema: type[ConfigTree], context: LoadContext, overrides: Sequenc
     tree = _merged(_defaults(schema), _read_yaml(file))
     for word in overrides:
         tree = _merged(tree, _read_word(word))
+    _empty_unread(tree, context.unread)
     try:
         merged = OmegaConf.create(tree)
         missing = sorted(OmegaConf.missing_keys(merged))
@@ -118,6 +119,13 @@ def load_tree(schema: type[ConfigTree], context: LoadContext, overrides: Sequenc
     if problems:
         raise ConfigError(problems[0])
     return config
+
+
+def _empty_unread(tree: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Empty the keys of prompt files that a command does not read, whose interpolations may not resolve here."""
+    data = tree.get("data")
+    if isinstance(data, dict):
+        data.update({key: [] for key in keys if key in data})
 
 
 def find_config_file(path: str) -> Path:

@@ -113,6 +113,10 @@ class ResumableFolder(ABC):
             DamagedCheckpointError: a committed checkpoint is incomplete.
         """
         self._make_folder()
+        if self.policy.path.is_mount():
+            raise ConfigError(
+                f"{self.policy.path}: a disk is mounted there, which cannot be replaced; mount a folder above it"
+            )
         self._lock()
         self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
         if trains and not self.finished:

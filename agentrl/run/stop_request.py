@@ -46,7 +46,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._phase = StopPhase.AT_ONCE
-        self._number = 0
+        self._number: int | None = None
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
@@ -71,10 +71,10 @@ class StopRequest:
         self._phase = StopPhase.DEFERRED
         try:
             yield
-            if self.requested:
-                raise SignalledError(self._number)
         finally:
-            self._phase = StopPhase.AT_ONCE
+            self._phase = StopPhase.AT_ONCE  # before the check: a signal after this raises by itself
+        if self._number is not None:
+            raise SignalledError(self._number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._phase is not StopPhase.DEFERRED:

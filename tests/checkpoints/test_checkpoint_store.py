@@ -8,6 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from agentrl.checkpoints import store as module
 from agentrl.checkpoints.store import CheckpointStore, RunState
 from agentrl.errors import CheckpointError, ConfigError
 from tests.object_store import object_store
@@ -148,6 +149,25 @@ def test_an_older_run_that_still_lives_writes_nothing_more_that_counts(url: str,
     assert steps(newer) == [1]
     write(newer, 2)
     assert steps(newer) == [1, 2]
+
+
+def test_a_checkpoint_is_not_completed_by_a_run_that_was_taken_over_while_its_files_went_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    older, newer = CheckpointStore(str(tmp_path)), CheckpointStore(str(tmp_path))
+    older.take_over()
+    older.begin(2)
+
+    def sync_slowly(_: Path) -> None:
+        if not newer._id:
+            newer.take_over()
+            newer.clear_leftovers()
+            newer.begin(2)
+
+    monkeypatch.setattr(module, "sync", sync_slowly)
+    with pytest.raises(CheckpointError, match="another run has taken over"):
+        older.commit(RunState(step=2))
+    assert steps(newer) == []
 
 
 def test_a_store_that_has_not_taken_over_writes_nothing_where_one_has(url: str):

@@ -38,6 +38,7 @@ class EquivalencePool:
         self._server: _MathServer | None = None
         self._starting = asyncio.Lock()
         self._num_given_up = 0
+        self._is_closed = False
 
     def take_num_given_up(self) -> int:
         """Return the number of comparisons since the last call that took too long or crashed, and count as different."""
@@ -75,15 +76,17 @@ class EquivalencePool:
         return False
 
     async def aclose(self) -> None:
-        """Kill the processes."""
+        """Kill the processes; a running comparison raises a `RolloutError`."""
+        self._is_closed = True
         if self._server is not None:
             await self._server.kill()
             self._server = None
 
     async def _compare(self, reference: str, answer: str, deadline: Deadline) -> Outcome:
         try:
-            async with asyncio.timeout(deadline.remaining_s()), self._slots:
-                outcome = await self._ask(reference, answer, min(_SLICE_S, self._timeout_s))
+            async with asyncio.timeout(deadline.remaining_s()):
+                await self._slots.acquire()
+                outcome = await self._ask_in(self._slots, reference, answer, min(_SLICE_S, self._timeout_s))
         except TimeoutError:
             raise RolloutError("answer check: no decision by the deadline, too many answers at once") from None
         if outcome is not Outcome.TIMEOUT or self._timeout_s <= _SLICE_S:
@@ -93,19 +96,25 @@ class EquivalencePool:
         try:
             async with asyncio.timeout(left.capped(self._timeout_s).remaining_s()):
                 await self._slow_slots.acquire()
-            try:
-                async with asyncio.timeout(left.remaining_s()):
-                    return await self._ask(reference, answer, self._timeout_s)
-            finally:
-                self._slow_slots.release()
+            async with asyncio.timeout(left.remaining_s()):
+                return await self._ask_in(self._slow_slots, reference, answer, self._timeout_s)
         except TimeoutError:
             return Outcome.TIMEOUT
+
+    async def _ask_in(self, slots: asyncio.Semaphore, reference: str, answer: str, cpu_s: float) -> Outcome:
+        """Compare in an acquired slot, which is free when the process has ended, not when the caller gives up."""
+        asking = asyncio.ensure_future(self._ask(reference, answer, cpu_s))
+        asking.add_done_callback(lambda _: slots.release())
+        return await asyncio.shield(asking)
 
     async def _ask(self, reference: str, answer: str, cpu_s: float) -> Outcome:
         try:
             async with self._starting:
+                if self._is_closed:
+                    raise RolloutError("answer check: it is closed")
                 if self._server is None or not self._server.alive:
-                    await self.aclose()
+                    if self._server is not None:
+                        await self._server.kill()
                     self._server = await _MathServer.start()
                 server = self._server
         except OSError as error:
@@ -167,11 +176,13 @@ class _MathServer:
 
     async def _read(self) -> None:
         assert self._process.stdout is not None, "a pipe"
-        async for line in self._process.stdout:
-            reply = json.loads(line)
-            self._end(reply["id"], Outcome(reply["outcome"]))
-        for number in list(self._waiting):
-            self._end(number, Outcome.DIED)
+        try:
+            async for line in self._process.stdout:
+                reply = json.loads(line)
+                self._end(reply["id"], Outcome(reply["outcome"]))
+        finally:
+            for number in list(self._waiting):
+                self._end(number, Outcome.DIED)
 
     def _end(self, number: int, outcome: Outcome) -> None:
         future = self._waiting.pop(number)

@@ -49,8 +49,8 @@ class Outcome(StrEnum):
         return cls.TIMEOUT if os.WTERMSIG(wait_status) in _TIMERS else cls.DIED
 
 
-def _serve() -> None:
-    """Fork a child for each comparison that arrives, and write a line when it has ended, until the input closes."""
+def _serve(replies: int) -> None:
+    """Fork a child for each comparison that arrives, and write a line to `replies` when it has ended."""
     selector, unread = selectors.DefaultSelector(), b""
     selector.register(0, selectors.EVENT_READ)
     while True:
@@ -60,7 +60,7 @@ def _serve() -> None:
                 selector.unregister(key.fd)
                 os.close(key.fd)
                 outcome = Outcome.of(os.waitpid(pid, 0)[1])
-                os.write(1, json.dumps({"id": number, "outcome": outcome}).encode() + b"\n")
+                os.write(replies, json.dumps({"id": number, "outcome": outcome}).encode() + b"\n")
                 continue
             if not (received := os.read(0, _MAX_BYTES)):
                 return
@@ -101,9 +101,11 @@ def _main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.disable(logging.CRITICAL)
+    replies = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no reply
     for pair in _WARM_UP:  # children inherit the caches of the parser
         _equal(*pair)
-    _serve()
+    _serve(replies)
 
 
 if __name__ == "__main__":

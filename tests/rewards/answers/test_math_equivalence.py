@@ -190,3 +190,24 @@ def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
         assert len(children) >= 2
         worker.send_signal(signal.SIGKILL)
     assert not still_running(children)
+
+
+async def test_a_comparison_that_nobody_waits_for_keeps_its_slot_until_its_process_has_ended():
+    async with started(timeout_s=100.0) as pool:
+        for _ in range(3):
+            waiting = [asyncio.create_task(pool.equivalent(HANGS, "1", deadline=soon())) for _ in range(2)]
+            await asyncio.sleep(0.3)
+            assert len(worker_processes()) <= 3, "the server, and one for each slot"
+            for task in waiting:
+                task.cancel()
+        assert await pool.equivalent(*ROOTS, deadline=soon())
+
+
+async def test_a_comparison_that_a_closed_pool_ends_starts_no_process():
+    async with started(timeout_s=100.0) as pool:
+        waiting = asyncio.create_task(pool.equivalent(HANGS, "1", deadline=soon()))
+        await asyncio.sleep(0.5)
+        await pool.aclose()
+        with pytest.raises(RolloutError, match="it is closed"):
+            await waiting
+        assert pool._server is None
