@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +159,10 @@ class EngineFleet:
             return [e.name for e in self._engines if e.state is EngineState.WAITING and self._awake.is_set()]
         return [e.name for e in self._engines if e.state.takes_weights]
 
+    def hold(self, source: WeightSource, names: Sequence[str]) -> bool:
+        """Return whether all engines with these names have the weights of `source`."""
+        return all(e.weights is source for e in self._engines if e.name in names)
+
     async def load(self, source: WeightSource) -> None:
         """Load weights into every living engine that lacks them, and open the engines that waited for them.
 
@@ -168,7 +172,9 @@ class EngineFleet:
             EngineError: an engine that worked before refuses the weights.
         """
         self._loads_weights = True
-        takers = [e for e in self._engines if e.state.takes_weights and source.is_for(e.name)]
+        # A stream waits for every engine that it was published for, also for one that is suspected by now.
+        is_stream = source.transport.is_stream
+        takers = [e for e in self._engines if source.is_for(e.name) and (is_stream or e.state.takes_weights)]
         await all_of(self._load(engine, source) for engine in takers)
         self._awake.set()
 
@@ -238,21 +244,26 @@ class EngineFleet:
         except (TimeoutError, WorkerDiedError, EngineDeadError) as error:
             self._close(engine, error)
         except EngineError as error:
-            if engine.state is not EngineState.WAITING and await _answers(engine.handle):
+            if engine.state in (EngineState.OPEN, EngineState.DRAINING) and await _answers(engine.handle):
                 raise
             self._close(engine, error)
 
     async def _load_weights(self, engine: FleetEngine, source: WeightSource) -> None:
-        if engine.is_asleep:
-            await engine.handle.wake(("weights",))
-        near = await self._nearest(source, engine.handle) if self._nearest else source
-        await engine.handle.load_weights(replace(near, receiver=engine.name), version=source.version)
-        if engine.is_asleep:  # only now: the source of the copy may need the memory of the cache
-            await engine.handle.wake(("kv_cache",))
-        engine.is_asleep, engine.weights = False, source
+        handle, was_asleep = engine.handle, engine.is_asleep
+        if was_asleep:
+            await handle.wake(("weights",))
+        near = await self._nearest(source, handle) if self._nearest else source
+        await handle.load_weights(replace(near, receiver=engine.name), version=source.version)
+        if was_asleep:  # only now: the source of the copy may need the memory of the cache
+            await handle.wake(("kv_cache",))
+        if engine.handle is handle:  # otherwise a new process has been started, without weights
+            engine.is_asleep, engine.weights = False, source
 
     async def _open(self, engine: FleetEngine) -> None:
-        self._enter(engine, EngineState.OPEN, kv_tokens=await _kv_tokens(engine.handle))
+        state, handle = engine.state, engine.handle
+        kv_tokens = await _kv_tokens(handle)
+        if engine.state is state and engine.handle is handle:  # otherwise it has been suspected meanwhile
+            self._enter(engine, EngineState.OPEN, kv_tokens=kv_tokens)
 
     async def _put_to_sleep(self, engine: FleetEngine) -> None:
         engine.is_asleep, engine.weights = True, None

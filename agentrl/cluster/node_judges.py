@@ -25,6 +25,8 @@ from agentrl.judge.local import LocalJudge
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
+_MAX_PAUSE_S = 32.0
+"""Longest pause between two attempts to start a judge."""
 _STOP_TIMEOUT_S = 10.0
 """Twice a judge's own limit for stopping."""
 
@@ -48,7 +50,8 @@ class NodeJudge:
             ConfigError: it refuses to start, for instance because the node cannot give `judge.min_isolation`.
             JudgeUnavailableError: it does not come up in time.
         """
-        self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
+        if not self._url:  # a judge that runs restarts by itself
+            self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
         return self._url
 
     def is_started(self) -> bool:
@@ -96,11 +99,12 @@ async def _keep_all(workers: list[WorkerHandle], urls: list[str]) -> None:
 
 async def _keep(worker: WorkerHandle, url: str) -> None:
     """Restart the judge at its address whenever its worker has died."""
-    is_lost = False
+    is_lost, pause_s = False, _LOOK_EVERY_S
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(pause_s)
         try:
             if await worker.is_started():
+                is_lost = False
                 continue
         except AgentRLError:
             pass
@@ -113,8 +117,9 @@ async def _keep(worker: WorkerHandle, url: str) -> None:
             pass  # Ray has not restarted it yet
         except AgentRLError as error:  # such as a port that the last judge still holds for seconds
             logger.warning("%s: %s", worker, error)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         else:
-            is_lost = False
+            is_lost, pause_s = False, _LOOK_EVERY_S
             logger.info("%s: listening on %s again", worker, url)
 
 

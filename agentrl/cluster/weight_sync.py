@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,7 +11,9 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.learner import Learner
 from agentrl.cluster.ray.polling import watching
 from agentrl.config.schema.run import RunConfig
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EngineError, RestoreRequiredError, WorkerError
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -78,12 +81,19 @@ class WeightSync:
                 try:
                     late, source = self._engines.receivers(late=True), self._learner.published
                     if late and source:  # otherwise the next push serves them
-                        if source.transport.is_stream:  # its bytes are gone
+                        if source.transport.is_stream and not self._engines.hold(source, late):  # its bytes are gone
                             source = await self._learner.publish(source.version, late)
                         await self._engines.load(source)
                         await self._learner.sent()
+                except RestoreRequiredError as error:
+                    self._engines.fail(error)
+                except WorkerError as error:  # the actor is busy with its update
+                    logger.warning("weight sync: %s; late engines wait for the next version", error)
                 except AgentRLError as error:
                     self._engines.fail(error)
+                except Exception as error:  # nobody else would notice, and all would wait for ever
+                    logger.exception("weight sync: serving late engines failed")
+                    self._engines.fail(EngineError(f"weight sync: serving late engines failed, a bug: {error!r}"))
 
     async def _end_phase(self, phase: str) -> None:
         """Ask every process for its peak memory since the last phase."""

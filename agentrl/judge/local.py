@@ -166,7 +166,7 @@ class LocalJudge:
             logger.warning("%s; restarting", cause)
             try:
                 self._start()
-            except (ConfigError, JudgeUnavailableError) as error:
+            except (ConfigError, JudgeUnavailableError, OSError) as error:  # OSError: a full disk
                 logger.warning("%s", error)
                 if self._process is not None:
                     self._process.kill()  # it may hang, and this thread waits for it

@@ -43,6 +43,7 @@ class FakeEngine:
     refuses_weights: bool = False
     start_s: float = 1.0
     load_s: float = 0.0
+    stats_s: float = 0.0
     kv_tokens: int = 1000
     started: bool = False
     sleeps: bool = False
@@ -60,6 +61,7 @@ class FakeEngine:
 
     async def stats(self) -> EngineStats:
         await self._answer()
+        await asyncio.sleep(self.stats_s)
         return idle_stats(kv_tokens=self.kv_tokens)
 
     async def sleep(self) -> None:

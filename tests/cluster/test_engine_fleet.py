@@ -50,6 +50,30 @@ def test_an_engine_that_answers_is_opened_as_it_is():
     assert len(world.launched) == 2
 
 
+def test_an_engine_that_is_suspected_again_while_it_is_opened_is_not_opened_before_its_new_process_works():
+    async def story(world: World) -> None:
+        world.now(0).stats_s = 5.0
+        world.suspect(0)
+        await asyncio.sleep(8)  # alive, and asked for its memory again
+        world.now(0).dies = True
+        world.suspect(0)
+        await world.settle()
+
+    world = played(story)
+    assert world.dispatcher.events == ["close 0", "open 0 with [('w3', 3)]"]
+    assert len(world.launched) == 3
+
+
+def test_a_bug_while_late_engines_are_served_fails_all_that_waits_for_them():
+    async def story(world: World) -> None:
+        world.learner.published = cast(Any, object())
+        world.suspect(0)
+        await world.settle()
+        assert "a bug: AttributeError" in str(world.dispatcher.failure)
+
+    played(story)
+
+
 def test_an_engine_that_hangs_is_killed_and_replaced():
     async def story(world: World) -> None:
         hanging = world.now(0)

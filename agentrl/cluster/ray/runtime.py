@@ -129,6 +129,8 @@ def _join(address: str, runtime_env: dict[str, Any]) -> None:
         _require_listener(address)
     # In a Ray job both set a search path, and the run's contains the job's.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
+    # One try: the twenty by default take a quarter of an hour where something else listens.
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, runtime_env=runtime_env)
     except (ConnectionError, ValueError, AuthenticationError) as error:
