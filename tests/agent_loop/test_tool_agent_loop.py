@@ -256,7 +256,7 @@ class StallingEngine(ScriptedEngine):
 
     async def generate(self, *arguments: Any, **options: Any) -> Completion:
         completion = await super().generate(*arguments, **options)
-        await self.sleep(1)
+        await self.sleep()
         return completion
 
 

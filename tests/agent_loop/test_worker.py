@@ -402,14 +402,13 @@ async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_
     for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"token_ids", b"\xff\xff\xff"), b""):
         file.write_bytes(damaged)
         with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` cannot be read"):
-            await worker.load_group(file, 2, None, source)
+            await worker.load_group(file, 2, digest, source)
     file.write_bytes(changed := content.replace(b"42", b"43"))
     assert changed != content
     with pytest.raises(
         DamagedCheckpointError, match=rf"`{file.name}` cannot be read \(ValueError: its SHA-256 differs"
     ):
         await worker.load_group(file, 2, digest, source)
-    assert len(await worker.load_group(file, 2, None, source)) == 3, "it is of before there were digests"
     file.unlink()
     with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` is missing"):
         await worker.load_group(file, 2, digest, source)
