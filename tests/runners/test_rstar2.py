@@ -212,7 +212,7 @@ def test_bad_input_ends_the_real_command_the_same_way(called: Called, tmp_path: 
         (
             "--check=static",
             "checkpoint.dir=memory://runs",
-            "checkpoint.dir: memory://runs is in the memory of each process",
+            "checkpoint.dir: memory://runs is in the memory of this process",
         ),
         ("--check", "checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
         ("--check", TWO_NODES, "`cluster.pools.a`"),

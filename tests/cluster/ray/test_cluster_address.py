@@ -1,5 +1,6 @@
 """An address of a Ray cluster that is wrong: refused with its key and the way out, before Ray tries for minutes."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,31 +12,25 @@ import pytest
 import ray
 
 from agentrl.cluster.ray.runtime import ray_runtime
-from agentrl.config.schema.run import ClusterSection, DataSection, ModelSection, RunConfig
-from agentrl.config.validation.relations import Purpose, validate
+from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
 
 
-def check(address: str | None) -> None:
-    config = RunConfig(
-        data=DataSection(validation_files=["held_out.jsonl"]),
-        model=ModelSection(path="policy"),
-        cluster=ClusterSection(address=address),
-    )
-    validate(config, source="c.yaml", purpose=Purpose.EVALUATION)
+def load(address: str) -> str | None:
+    return load_run_config("configs/demo.yaml", [f"cluster.address={json.dumps(address)}"]).config.cluster.address
 
 
 @pytest.mark.parametrize(
     "address", ["", "foo", "local", "10.0.0.1", "127.0.0.1:abc", ":6379", "h:0", "h:65536", "ray://h:10001", "h:1:2"]
 )
 def test_what_is_no_address_of_a_cluster_is_refused_with_its_key(address: str):
-    with pytest.raises(ConfigError, match=r"c\.yaml: `cluster\.address` is .*must be `host:port`"):
-        check(address)
+    with pytest.raises(ConfigError, match=r"command line: `cluster\.address` is .*must be `host:port`"):
+        load(address)
 
 
-@pytest.mark.parametrize("address", [None, "auto", "10.0.0.1:6379", "head.example.org:65535"])
-def test_an_address_of_a_cluster_is_taken(address: str | None):
-    check(address)
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head.example.org:65535"])
+def test_an_address_of_a_cluster_is_taken(address: str):
+    assert load(address) == address
 
 
 @pytest.mark.ray
@@ -54,6 +49,15 @@ def test_an_address_where_nothing_listens_is_refused_within_seconds(tmp_path: Pa
 
 
 JOIN = "import sys; from agentrl.cluster.ray.runtime import _join; _join(sys.argv[1], {})"
+
+
+@pytest.mark.slow  # Ray's one try takes 40 s
+def test_what_listens_and_is_no_ray_is_refused_with_the_key_after_one_try():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [sys.executable, "-c", JOIN, address]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert f"ConfigError: `cluster.address` is `{address}`, and no Ray cluster can be joined there" in refused.stderr
 
 
 @pytest.mark.slow  # Ray tries for 20 s
