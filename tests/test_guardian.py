@@ -57,6 +57,7 @@ def wait_until(condition, timeout_s: float) -> bool:
     return condition()
 
 
+@pytest.mark.slow
 def test_sigkill_of_the_run_leaves_no_process_and_no_file():
     process, child, temp_dir = start()
     assert temp_dir.exists()

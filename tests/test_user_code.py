@@ -296,6 +296,7 @@ def test_a_check_of_prompts_that_raises_names_its_line(ending: type[BaseExceptio
         check(Prompt(prompt_id="p", messages=[], extra={"ending": ending}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["start that blocks", "start that waits"])
 async def test_a_start_that_hangs_is_refused_after_its_time(place: str):
     config = {"ending": OddError, "place": place}

@@ -191,6 +191,7 @@ def hung_tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     released.set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hung_tokenizer")
 async def test_a_thread_that_hangs_over_a_text_is_named_as_a_hang(model_path: str):
     summary = await play(model_path, ScriptedEngine([ANSWER]))

@@ -52,6 +52,7 @@ def test_a_template_with_hermes_calls_is_taken(template: str):
     assert ChatTokens(make_tokenizer(template), [TOOL_SCHEMA]).turn_end_id
 
 
+@pytest.mark.slow
 def test_no_real_template_ends_in_a_traceback():
     """Each is either taken or refused in one line, with tools and without."""
     for file in files("trl").joinpath("chat_templates").iterdir():

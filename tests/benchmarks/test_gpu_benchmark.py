@@ -122,6 +122,7 @@ def test_the_steps_of_a_gpu_session_fit_its_time():
     assert all(expected_s[step.name] < step.limit_s for step in every)
 
 
+@pytest.mark.slow
 def test_the_tests_of_gpus_are_found_with_the_packages_of_a_plain_image():
     """Run the command of `make test-gpu`, which must not stumble over a file that needs more."""
     makefile = (ROOT / "Makefile").read_text().splitlines()

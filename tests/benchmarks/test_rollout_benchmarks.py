@@ -12,6 +12,7 @@ def test_the_loop_alone_plays_its_script():
     assert row["CPU ms per turn"] != 0
 
 
+@pytest.mark.slow
 def test_trajectories_with_a_tool_that_blocks_are_played():
     assert min(uvloop.run(play("block", 2))) > 0
 

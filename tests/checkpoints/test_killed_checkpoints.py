@@ -18,6 +18,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_the_checkpoint_before_or_the_new_one_whole(ends: list[dict]):
     *killed, finished = ends
     assert {end["code"] for end in killed} == {-signal.SIGKILL}

@@ -121,6 +121,7 @@ async def test_a_judge_is_back_at_its_address_with_its_token_after_it_or_its_wor
     assert messages == [f"judge on {host} 0: {words}" for words in expected] * 2
 
 
+@pytest.mark.slow
 async def test_a_run_that_ends_while_a_judge_is_started_again_leaves_none(local_ray: Path) -> None:
     async with node_judges(SECTION) as judges:
         [url] = judges.urls

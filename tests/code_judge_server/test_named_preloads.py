@@ -32,6 +32,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         yield server
 
 
+@pytest.mark.slow
 def test_a_named_set_is_listed_after_the_built_in_ones(warm: JudgeProcess) -> None:
     assert warm.http.get("/v1/health").json()["preloads"] == ["bare", "sympy", "sci", "extra"]
 

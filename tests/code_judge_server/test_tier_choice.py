@@ -117,6 +117,7 @@ def test_an_interpreter_that_programs_could_not_see_is_named_with_the_way_out() 
     assert "Make the environment elsewhere" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", ["B", "C", "D"])
 def test_a_weaker_tier_can_be_forced_for_comparison(tier: str) -> None:
     if find_tier(IsolationTier(tier)).tier != tier:
@@ -154,6 +155,7 @@ def test_a_tier_that_is_too_weak_is_refused_with_the_way_out() -> None:
     assert "--require-isolation D" in said
 
 
+@pytest.mark.slow
 def test_a_language_that_is_not_offered_is_logged_once() -> None:
     row = '{"x": {"source": "a", "run": ["no-such-program", "a"]}}'
     command = [*COMMAND, "--port", "0", "--num-slots", "1", "--spare-slots", "0", *WITHOUT_MODULES, "--languages", row]

@@ -32,6 +32,7 @@ async def score(judge: LocalJudge, text: str, tests: Any = TESTS, **config: Any)
         await reward.aclose()
 
 
+@pytest.mark.slow
 async def test_a_program_that_passes_every_test_is_worth_one(judge: LocalJudge) -> None:
     assert await score(judge, DOUBLE) == 1.0
 

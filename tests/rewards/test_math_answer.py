@@ -157,6 +157,7 @@ def honest(index: int) -> tuple[str, str]:
     ][index % 3]
 
 
+@pytest.mark.slow
 async def test_twenty_hung_comparisons_beside_sixty_honest_ones_lose_none_and_delay_none() -> None:
     reward = MathAnswerReward({"check_timeout_s": 1.0}, answer_format="tagged")
     await reward.start()

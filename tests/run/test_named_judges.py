@@ -92,6 +92,7 @@ async def test_of_several_judges_each_is_held_to_the_tier(weak_judge: WeakJudge)
         assert judge.urls == (f"http://{hosts[0]}", hosts[1])
 
 
+@pytest.mark.slow
 async def test_the_judge_that_a_run_starts_answers_only_with_its_own_token():
     section = JudgeSection(min_isolation="D", num_slots=1)
     async with driver_judge([tool_for(None)], REWARD, section) as judge:
@@ -106,6 +107,7 @@ async def test_the_judge_that_a_run_starts_answers_only_with_its_own_token():
         await tool.aclose()
 
 
+@pytest.mark.slow
 async def test_a_tool_of_the_users_may_ask_for_the_runs_judge():
     tool = ToolConfig(class_name="my_tools.Runner", config={"host_addr": None})
     async with driver_judge([tool], REWARD, JudgeSection(min_isolation="D", num_slots=1)) as judge:

@@ -263,6 +263,7 @@ def test_a_policy_that_is_exported_to_a_store_and_fetched_is_the_one_that_loads(
     assert all(tensor.equal(expected[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_real_command_needs_neither_ray_nor_data(run: LiveRun, tmp_path: Path):
     code = (
         "import sys; from agentrl.runners import export; status = export.main(); "

@@ -38,6 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return run_dir, output
 
 
+@pytest.mark.slow
 def test_there_is_one_line_of_metrics_per_step_from_step_0_on(finished: tuple[Path, str]):
     rows = metrics(finished[0])
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
@@ -229,6 +230,7 @@ def check(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_full_check_builds_the_tools_against_a_judge_and_leaves_no_run(tmp_path: Path):
     output = check("configs/demo.yaml", "--check", f"run.dir={tmp_path / 'run'}")
     assert "python_code_with_standard_io" in output

@@ -22,6 +22,7 @@ def play(*overrides: str) -> Simulation:
     )
 
 
+@pytest.mark.slow
 def test_every_trajectory_is_played_and_the_same_config_plays_the_same():
     first, second = play(), play()
     assert len(first.summaries) == 128
@@ -40,6 +41,7 @@ def test_where_all_fit_nothing_takes_longer_than_the_longest_trajectory():
     assert simulation.makespan_s == pytest.approx(max(s.wall_time_s for s in simulation.summaries), rel=0.01)
 
 
+@pytest.mark.slow
 def test_reserving_for_the_longest_computes_nothing_again_and_letting_all_in_does():
     scarce = ("simulated.kv_tokens=20000", "rollout.samples_per_prompt=32")
     reserved, crowded = play(*scarce), play(*scarce, "rollout.max_response_tokens=8000", "rollout.admission=expected")
@@ -77,6 +79,7 @@ def test_a_simulated_tool_with_a_negative_number_of_slots_is_refused(tmp_path: P
         play(f"tool_config_path={path}")
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_figures():
     command = [sys.executable, "-m", "agentrl.runners.simulate", "configs/simulate.yaml", *SMALL]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)

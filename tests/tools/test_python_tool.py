@@ -43,6 +43,7 @@ async def run(tool: PythonTool, code: str, **arguments: str) -> ToolResult:
     return await tool.call(EPISODE, {"code": code, **arguments}, deadline=Deadline.after(100))
 
 
+@pytest.mark.slow
 async def test_a_program_that_works_reads_success_and_its_output(tool: PythonTool) -> None:
     result = await run(tool, "print(int(input()) * 2)", input="229")
     assert result.queue_s > 0

@@ -51,6 +51,7 @@ def test_a_resumed_rank_makes_an_identical_step(uninterrupted: Uninterrupted, po
         assert torch.equal(resumed.weights[name], tensor), name
 
 
+@pytest.mark.slow
 def test_two_resumed_ranks_make_the_same_step_within_rounding(uninterrupted: Uninterrupted, policy: ModelSection):
     store = open_store("127.0.0.1")
     arguments = (2, store.port, policy.path, str(uninterrupted.folder))

@@ -64,6 +64,7 @@ def start(policy: ModelSection) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in model.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 1])
 def test_two_ranks_make_the_update_of_one(runs: BothRuns, start: dict[str, Tensor], step: int):
     assert_same_way(runs.on_two_ranks[0][step].weights, runs.on_one_rank[step].weights, start)

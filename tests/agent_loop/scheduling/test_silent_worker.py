@@ -14,6 +14,7 @@ from tests.cluster.workers import HangingWorker
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs_in", ["match", "stop"])
 async def test_a_hanging_worker_is_started_again_and_its_calls_end(
     hangs_in: str, local_ray: Path, monkeypatch: pytest.MonkeyPatch

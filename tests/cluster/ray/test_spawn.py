@@ -25,6 +25,7 @@ async def test_a_plain_class_becomes_processes_of_their_own(workers: list[Worker
     assert len({pid for _, _, pid in described}) == 2
 
 
+@pytest.mark.slow
 async def test_workers_run_on_uvloop(workers: list[WorkerHandle]):
     assert await workers[0].loop_name() == "uvloop"
 
@@ -60,6 +61,7 @@ async def test_a_dead_worker_is_a_typed_error(workers: list[WorkerHandle]):
         await workers[1].describe()
 
 
+@pytest.mark.slow
 async def test_cancelling_a_call_cancels_the_work(workers: list[WorkerHandle], tmp_path: Path):
     note = tmp_path / "note"
     await workers[0].describe()  # the process is up
@@ -81,6 +83,7 @@ async def test_a_handle_can_be_given_to_another_worker(workers: list[WorkerHandl
     assert await workers[0].call_other(workers[1]) == "echo"
 
 
+@pytest.mark.slow
 async def test_a_worker_makes_one_handle_of_an_engine_and_what_it_asked_ends_when_it_dies(workers: list[WorkerHandle]):
     pool = ResourcePool(num_processes=1, num_cpus=0.5)
     engine = EngineHandle.of(spawn(WaitingEngine, pool, {}, "engine", max_concurrency=10)[0])

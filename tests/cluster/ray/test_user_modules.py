@@ -110,6 +110,7 @@ def test_of_folders_without_init_those_are_shipped_that_the_checks_imported_from
     }
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("ships", [True, False])

@@ -24,6 +24,7 @@ def started(cls: type, config: dict[str, Any]) -> ExtraWorkerHandle:
     return spawn_extra_worker(cls, pool, config, "painter", max_concurrency=8)
 
 
+@pytest.mark.slow
 async def test_a_class_whose_process_ends_whenever_it_is_built_is_refused_with_that_reason(
     local_ray: Path, tmp_path: Path
 ):
@@ -70,6 +71,7 @@ async def until_back(worker: ExtraWorkerHandle) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are_counted(
     local_ray: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -93,6 +95,7 @@ async def test_a_worker_that_hangs_is_ended_and_started_again_and_its_deaths_are
     worker.kill()
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_being_built_again_is_not_mistaken_for_one_that_hangs(
     local_ray: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -46,6 +46,7 @@ async def test_rank_zero_can_be_called_alone(group: WorkerGroup):
     assert zero not in others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 async def test_items_are_split_over_the_ranks_and_gathered_in_order_however_many_there_are(
     group: WorkerGroup, count: int
@@ -102,6 +103,7 @@ async def test_what_no_event_loop_can_take_is_an_error_of_the_rank_like_any_othe
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 async def test_an_error_that_cannot_be_unpickled_is_raised_like_any_other_and_ends_the_group(group: WorkerGroup):
     with pytest.raises(WorkerError, match=r"(?s)echo 1: .*in fail_beyond_pickling_on.*status 503: asked by rank 1"):
         async with asyncio.timeout(60):
@@ -110,6 +112,7 @@ async def test_an_error_that_cannot_be_unpickled_is_raised_like_any_other_and_en
         await group.all("echo")
 
 
+@pytest.mark.slow
 async def test_an_error_of_ours_says_on_which_rank_it_was_raised(group: WorkerGroup):
     with pytest.raises(ConfigError, match="no such model") as raised:
         await group.each("refuse_on", [(rank, 2) for rank in range(3)])
@@ -142,6 +145,7 @@ async def test_the_death_of_a_rank_is_reported_and_not_the_errors_of_the_others(
         await group.each("die_on", [(rank, 2, pids[2]) for rank in range(3)])
 
 
+@pytest.mark.slow
 async def test_a_rank_that_hangs_is_treated_as_dead_and_the_group_ends(
     group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ):

@@ -59,6 +59,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 def test_accomplices_in_two_slots_do_not_meet(attacked: AttackedJudge) -> None:
     # Both bind the same name: where they could meet, the second would be refused.
     names = {"meeting": uuid.uuid4().hex}

@@ -28,6 +28,7 @@ def output(text: str) -> str:
     return match[1]
 
 
+@pytest.mark.slow
 async def test_cells_see_the_variables_of_earlier_cells(warm_judge: JudgeProcess) -> None:
     async with Rstar2Client(warm_judge.url, concurrency=2, batch_size=4) as client:
         first = await client.run_cell("import sympy\nx = sympy.Symbol('x')\nprint('made')\nsympy.integrate(x**2, x)")
@@ -37,6 +38,7 @@ async def test_cells_see_the_variables_of_earlier_cells(warm_judge: JudgeProcess
     assert output(second) == "Tool call success\nstdout: 2*x\n"
 
 
+@pytest.mark.slow
 async def test_failures_are_reported_with_their_reason(warm_judge: JudgeProcess) -> None:
     async with Rstar2Client(warm_judge.url, concurrency=4, batch_size=1) as client:
         raised, exited, slept, cut = await asyncio.gather(

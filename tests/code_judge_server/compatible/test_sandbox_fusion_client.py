@@ -145,6 +145,7 @@ def test_cells_share_variables_and_display_their_last_value(judge: JudgeProcess)
     assert [cell.error for cell in response.cells] == [[]] * 7
 
 
+@pytest.mark.slow
 def test_an_exception_of_a_cell_is_reported_and_the_next_cell_runs(judge: JudgeProcess) -> None:
     cells = ["def f(n):\n    return 1 / n\nf(0)", "1 +", "exit(3)", "import time\ntime.sleep(600)", "7"]
     response = run_jupyter(judge, *cells, cell_timeout=5)

@@ -198,6 +198,7 @@ def until_it_ends(slot: socket.socket) -> list[dict]:
     return said
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=damaged(JOB), num_descriptors=st.integers(0, 10))
 def test_a_slot_answers_an_invalid_job_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:
@@ -231,6 +232,7 @@ def test_a_kill_out_of_turn_is_ignored(jail: RawJail) -> None:
             assert until_it_ends(slot)[-1]["exit_code"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=damaged({"kind": "slot", "number": 0, "preload": "bare"}), num_descriptors=st.integers(0, 10))
 def test_a_launcher_refuses_an_invalid_request_or_ends(jail: RawJail, data: bytes, num_descriptors: int) -> None:

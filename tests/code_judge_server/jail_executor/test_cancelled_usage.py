@@ -25,6 +25,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
+@pytest.mark.slow
 def test_a_cancelled_program_reports_its_usage(judge: JudgeProcess) -> None:
     computing = {"id": "computing", "code": "while True: pass"}
     sleeping = {"id": "sleeping", "code": "import time; time.sleep(60)"}

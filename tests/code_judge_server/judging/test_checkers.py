@@ -71,6 +71,7 @@ async def test_the_default_checker_is_lines() -> None:
     assert Checker().kind is CheckerKind.LINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [" " * 4_000_000, " \n" * 2_000_000], ids=["one line", "many lines"])
 async def test_blanks_take_linear_time_and_little_memory(line: str) -> None:
     output, expected = f"a{line}b".encode(), "a" + line.replace(" \n", "\n") + "c"

@@ -65,6 +65,7 @@ def test_the_corpus_is_broad():
     assert len(PROGRAMS) >= 150
 
 
+@pytest.mark.slow
 def test_a_program_cannot_tell_that_its_interpreter_was_warm(started: Jail):
     assert differences(started, [program for program in PROGRAMS if program.name.startswith(QUICK)]) == ""
 

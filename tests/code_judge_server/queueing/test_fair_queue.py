@@ -108,6 +108,7 @@ def test_work_ahead_is_zero_for_a_new_client_and_an_equal_share_for_a_late_one(q
     assert queue.work_ahead_s("a") == pytest.approx(110 * 0.02)
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_in_bursts_gets_only_its_share(queue: FairQueue) -> None:
     """Three slots: `steady` always has runs of 20 ms waiting, `bursts` sends three of 10 s whenever its last three are done."""
     slot_time_s = {"steady": 0.0, "bursts": 0.0}

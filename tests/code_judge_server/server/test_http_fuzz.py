@@ -58,6 +58,7 @@ def fuzz(server: JudgeProcess, *, max_examples: int) -> list[str]:
     return [operation.label for operation in operations]
 
 
+@pytest.mark.slow
 def test_no_request_breaks_the_server(fuzzed: JudgeProcess) -> None:
     tried = fuzz(fuzzed, max_examples=5)
     assert {

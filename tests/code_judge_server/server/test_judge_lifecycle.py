@@ -128,6 +128,7 @@ def test_it_is_ready_within_three_seconds(tmp_path: Path, tier: str) -> None:
     assert tries[-1][0] < 3 * tries[-1][1], tries
 
 
+@pytest.mark.slow
 def test_code_judges_environment_names_are_honoured(tmp_path: Path) -> None:
     environment = {
         "MAX_EXECUTION_TIME": "3",

@@ -36,6 +36,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["deadline", "disconnect"])
 def test_the_cell_after_an_abandoned_one_has_its_own_verdict(judge: JudgeProcess, session: Session, how: str):
     session.cell("x = 1")
@@ -125,6 +126,7 @@ def test_a_cell_that_exits_has_the_exit_code_of_a_program(session: Session, code
     assert (result["status"], result["exit_code"]) == ("runtime_error", exit_code)
 
 
+@pytest.mark.slow
 def test_clients_that_go_away_while_a_session_opens_leave_its_place_free(judge: JudgeProcess):
     address = urlsplit(judge.url)
     request = f"POST /v1/sessions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
@@ -154,6 +156,7 @@ def test_the_peak_of_a_cell_is_not_that_of_an_earlier_one(session: Session):
     assert 0 < small["peak_memory_bytes"] < 100 << 20
 
 
+@pytest.mark.slow
 def test_one_client_leaves_a_session_to_others(tmp_path: Path):
     with running_judge(tmp_path, *LIMITS, "--max-sessions", "6", isolation="B") as server:
 

@@ -203,6 +203,7 @@ def _close_all(judge: JudgeProcess) -> int:
     return len(opened)
 
 
+@pytest.mark.slow
 def test_an_unused_session_is_closed(tmp_path: Path):
     with running_judge(tmp_path, *LIMITS, "--session-idle-s", "1.5", "--max-sessions", "1", isolation="B") as server:
         session = Session(server)

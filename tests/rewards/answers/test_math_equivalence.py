@@ -114,6 +114,7 @@ async def test_a_pool_that_is_too_busy_is_nobodys_wrong_answer(hasty_pool: Equiv
     assert await hasty_pool.equivalent(*ROOTS, deadline=soon())
 
 
+@pytest.mark.slow
 async def test_a_comparison_that_had_its_slice_is_wrong_where_no_turn_is_left_before_its_deadline(
     pool: EquivalencePool,
 ) -> None:

@@ -85,6 +85,7 @@ def test_start_check_and_evaluation_refuse_a_template_that_hides_the_tools(tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 async def test_the_check_renders_the_first_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     await check(load_run_config(DEMO, [f"run.dir={tmp_path / 'run'}"]), CheckLevel.FULL)
     assert "chat template: the first prompt has " in capsys.readouterr().out

@@ -138,6 +138,7 @@ def test_a_version_replaced_by_a_smaller_one_is_refused(publisher: SharedMemoryP
         next(read_tensors(source))
 
 
+@pytest.mark.slow
 def test_a_killed_publisher_leaves_nothing_behind():
     code = (
         "import os, signal, torch, agentrl.weight_sync.transports.shared_memory as s\n"

@@ -18,6 +18,7 @@ def connection(judge: JudgeProcess) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=100)
 
 
+@pytest.mark.slow
 def test_headers_without_end_are_a_400(judge: JudgeProcess) -> None:
     with connection(judge) as client:
         client.sendall(b"GET /ping HTTP/1.1\r\n")

@@ -100,6 +100,7 @@ def samples(judge: JudgeProcess) -> dict[str, float]:
     return {sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples}
 
 
+@pytest.mark.slow
 def test_half_sent_heads_do_not_block_right_verdicts(tmp_path: Path) -> None:
     with judge_with_few_descriptors(tmp_path) as judge, ExitStack() as stack:
         address = ("127.0.0.1", int(judge.url.rpartition(":")[2]))

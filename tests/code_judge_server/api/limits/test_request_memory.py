@@ -14,6 +14,7 @@ def large(code: str) -> dict[str, Any]:
     return {"id": uuid.uuid4().hex, "code": f"{code} {PADDING}"}
 
 
+@pytest.mark.slow
 def test_a_body_that_finds_no_room_is_refused_or_waits(tmp_path: Path) -> None:
     arguments = (
         "--num-slots",

@@ -43,6 +43,7 @@ def judge_of(python: str, folder: Path, *, tier: str) -> Iterator[JudgeProcess]:
             process.terminate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", ["A", "B", "C"])
 def test_an_environment_in_a_linked_folder_gives_the_same_tier_and_modules(tmp_path: Path, tier: str) -> None:
     if find_tier(IsolationTier(tier)).tier != tier:
@@ -78,6 +79,7 @@ def test_a_link_into_a_folder_of_each_programs_own_is_refused(tmp_path: Path) ->
         paths_shown(read_only=[str(tmp_path / "link")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", ["A", "B", "C", "D"])
 def test_an_interpreter_may_be_called_by_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: str

@@ -92,6 +92,7 @@ def test_every_job_starts_from_the_same_memory(both: list[Jail]):
     assert compiled.run_python(code).text == first
 
 
+@pytest.mark.slow
 def test_a_job_can_map_and_give_back_memory_beside_that_of_the_snapshot(both: list[Jail]):
     code = """
 blocks = [bytes([number % 256]) * size for number in range(40) for size in (24, 500, 4_000, 200_000, 3_000_000)]
