@@ -51,7 +51,7 @@ def judges_of_tiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
             if name not in judges:
                 tier, _, user = name.partition(" of ")
                 folder = tmp_path_factory.mktemp("judge")
-                settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", "--max-sessions", "0"]
+                settings = ["--num-slots", "2", "--spare-slots", "0", "--max-wall-time-s", "60", "--max-sessions", "1"]
                 server = running_judge(folder, *settings, isolation=tier, ordinary_user=user == "a user")
                 judges[name] = stack.enter_context(server)
             return judges[name]

@@ -94,6 +94,7 @@ def test_a_session_opens_although_a_part_is_killed_meanwhile(judge: JudgeProcess
 
 
 def test_a_session_is_refused_while_the_launcher_is_killed_repeatedly(judge: JudgeProcess) -> None:
+    signal_all(parts(judge, "launcher"), signal.SIGSTOP)  # the session does not open before the first kill
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(open_when_there_is_room, judge)
         wait_until(lambda: signal_all(parts(judge, "launcher"), signal.SIGKILL) or opening.done())
