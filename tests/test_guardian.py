@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 RUN = """
 import contextlib, os, signal, subprocess, sys, time
 import psutil

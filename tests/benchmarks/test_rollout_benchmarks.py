@@ -1,5 +1,6 @@
 """The benchmarks of the rollouts still run: small, for what they play and not for how fast."""
 
+import pytest
 import uvloop
 
 from agentrl.simulation.virtual_time import run_in_virtual_time

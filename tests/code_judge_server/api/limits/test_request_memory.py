@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
 from judge_process import Gate, running_judge
 
 PADDING = "#" * 700_000
