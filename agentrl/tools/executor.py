@@ -149,11 +149,13 @@ class ToolExecutor:
                 f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
                 "`rollout.start_timeout_s`"
             )
+        if task.cancelled():
+            raise ToolError(f"tool `{name}`: cannot be started: `start` cancelled itself")
         try:
             task.result()
         except (ConfigError, RolloutError, ToolError):
             raise
-        except (Exception, asyncio.CancelledError) as error:
+        except Exception as error:
             # `start` may be user code, and may raise anything.
             raise ToolError(f"tool `{name}`: cannot be started: {described(error)}") from error
 
