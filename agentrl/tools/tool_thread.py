@@ -19,7 +19,8 @@ class ToolThread:
         """Take the name for messages; the thread starts with the first coroutine."""
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lag: LoopLag | None = None
+        self._lags: dict[asyncio.AbstractEventLoop, LoopLag] = {}
+        """Of each loop: a coroutine that comes after `close` gets a new loop, while the last one may still be blocked."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a coroutine; cancelling the future cancels it, and all that it raises is an `Exception`."""
@@ -41,8 +42,8 @@ class ToolThread:
         while self._loop is loop:
             self._run(loop)
         # Not in a callback of `close`: the loop may have left its last turn by an exception, with callbacks to spare.
-        if self._lag is not None:
-            self._lag.stop()
+        if (lag := self._lags.pop(loop, None)) is not None:
+            lag.stop()
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.call_soon(loop.stop)
@@ -55,4 +56,4 @@ class ToolThread:
             loop.run_forever()
 
     def _watch(self) -> None:
-        self._lag = LoopLag(self._name)
+        self._lags[asyncio.get_running_loop()] = LoopLag(self._name)

@@ -143,3 +143,24 @@ async def test_a_thread_that_is_closed_while_user_code_leaves_its_loop_ends(endi
                 await asyncio.to_thread(other.join)
     assert isinstance(held[0].exception(), ending)
     assert held[1].cancelled()
+
+
+async def test_a_thread_that_is_closed_while_it_is_blocked_and_then_used_leaves_no_watch():
+    thread, begun, release = ToolThread("blocked and then used"), threading.Event(), threading.Event()
+
+    async def block() -> None:
+        begun.set()
+        release.wait(60)
+
+    blocked = thread.run(block())
+    await asyncio.to_thread(begun.wait, 20)
+    thread.close()
+    await thread.run(asyncio.sleep(0))  # on a new loop
+    threads = [other for other in threading.enumerate() if "blocked and then used" in other.name]
+    assert len(threads) == 4  # two loops, and what watches them
+    release.set()
+    await blocked
+    thread.close()
+    for other in threads:
+        await asyncio.to_thread(other.join, 20)
+    assert not any(other.is_alive() for other in threads)
