@@ -112,8 +112,9 @@ def result_table(result: dict[str, Any]) -> Table:
     table.add_row("tool calls that succeed", value("tool_success_rate"), "")
     table.add_row("sampled tokens per trajectory", value("response_tokens_mean", 1), "")
     shares = [metrics[f"validation/{name}_share"] for name in ("truncated", "max_turns", "timeout")]
-    cut_short = math.fsum(share for share in shares if share is not None)
-    table.add_row("cut short (tokens, turns or time)", f"{cut_short:.3f}", "")
+    known = [share for share in shares if share is not None]
+    cut_short = f"{math.fsum(known):.3f}" if known else "-"
+    table.add_row("cut short (tokens, turns or time)", cut_short, "")
     table.add_row("sampled tokens per second", value("sampled_tokens_per_s", 0), "")
     table.add_row("wall time without the start (s)", value("wall_time_s", 1), "")
     table.add_row("left out (infrastructure failed)", value("infra_errors", 0), "")
