@@ -89,7 +89,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         assumed_kv_tokens: what the manager takes the memory of an engine for; absent: what it is, 0: unbounded.
 
     Raises:
-        ConfigError: the config is wrong, or names an engine, a tool or a reward that waits in real time.
+        ConfigError: the config is wrong, or names a tool or a reward that waits in real time.
     """
     config = cast(SimulationConfig, loaded.config)
     tools, reward = check_plugins(loaded)

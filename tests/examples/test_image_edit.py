@@ -162,7 +162,7 @@ def test_the_example_passes_the_look_before_the_start(monkeypatch: pytest.Monkey
     [
         ("image_worker.NoSuchWorker", "has no `NoSuchWorker`"),
         ("image_worker.paint_gallery", "is not a class"),
-        ("decimal.Decimal", "takes no `config` and no `role`"),
+        ("decimal.Decimal", "its constructor must take `config`, then `role`"),
         ("agentrl.cluster.workers.model_worker.ModelWorker", "has no `async def edit`"),
     ],
 )

@@ -51,13 +51,9 @@ def test_reserving_for_the_longest_computes_nothing_again_and_letting_all_in_doe
     assert crowded.makespan_s < reserved.makespan_s
 
 
-@pytest.mark.parametrize(
-    "override",
-    ["rollout.engine=transformers", "reward.class_name=agentrl.rewards.math_answer.MathAnswerReward"],
-)
-def test_what_waits_in_real_time_is_refused(override: str):
+def test_what_waits_in_real_time_is_refused():
     with pytest.raises(ConfigError, match="waits in real time"):
-        play(override)
+        play("reward.class_name=agentrl.rewards.math_answer.MathAnswerReward")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path, monke
     path = f"model.path={policy_with(tmp_path, **mixtral)}"
     check(*replay, path)
     with pytest.raises(
-        ConfigError, match=r"`rollout\.replay_routing` is True, which only `rollout\.engine: vllm` can do"
+        ConfigError, match=r"`rollout\.replay_routing` is True, but only `rollout\.engine: vllm` can do that"
     ):
         check(*replay[:1], path)
     with pytest.raises(
