@@ -74,7 +74,7 @@ def main() -> int:
     if settings.exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, args=(server,), name="stdin-watch", daemon=True).start()
     server.run(sockets=[listener])
-    return 0 if server.started else 1
+    return 0 if server.started or server.should_exit else 1
 
 
 class _JsonLines(logging.Formatter):

@@ -76,11 +76,13 @@ class JudgeServer(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and call `on_ready`."""
+        """Start, and call `on_ready`; do neither if the server is stopped already."""
         self._loop = asyncio.get_running_loop()
+        if self.should_exit:
+            return
         raise_thread_priority()  # programs want every core, and all slots wait for this thread
         await super().startup(sockets)
-        if self.started:
+        if self.started and not self.should_exit:
             gc.collect()
             gc.freeze()  # loaded modules stay for good: scanning them takes tens of milliseconds
             self._on_ready()
@@ -93,8 +95,10 @@ class JudgeServer(uvicorn.Server):
             self.should_exit = True
 
     def stop_at_once(self) -> None:
-        """Stop without draining; may be called from any thread."""
-        if self._loop is not None:
+        """Stop without draining; may be called from any thread, and before the start."""
+        if self._loop is None:
+            self.should_exit = True
+        else:
             self._loop.call_soon_threadsafe(self._stop)
 
     def _stop_or_drain(self, signal_name: str) -> None:

@@ -222,6 +222,15 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
         assert_nothing_is_left(tmp_path, marker)
 
 
+def test_it_never_listens_if_its_stdin_has_ended_before() -> None:
+    """As a judge does whose parent died while it was starting: nobody would stop it."""
+    command = [sys.executable, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D", "--num-slots", "1"]
+    ended = subprocess.run(
+        [*command, "--exit-with-stdin"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
 def test_it_ends_with_its_stdin_if_asked(tmp_path: Path) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
     with running_judge(tmp_path, "--num-slots", "2", "--exit-with-stdin") as judge:
