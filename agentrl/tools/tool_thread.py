@@ -20,7 +20,7 @@ class ToolThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lags: dict[asyncio.AbstractEventLoop, LoopLag] = {}
-        """Of each loop: a coroutine that comes after `close` gets a new loop, while the last one may still be blocked."""
+        """Watches, keyed by loop: a coroutine after `close` gets a new loop while the last one may still be blocked."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a coroutine; cancelling the future cancels it, and all that it raises is an `Exception`."""

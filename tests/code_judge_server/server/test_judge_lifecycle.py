@@ -223,7 +223,7 @@ def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_it_never_listens_if_its_stdin_has_ended_before() -> None:
-    """As a judge does whose parent died while it was starting: nobody would stop it."""
+    """Its parent has died while the judge was starting; nobody else would stop it."""
     command = [sys.executable, "-m", "code_judge_server", "--port", "0", "--require-isolation", "D", "--num-slots", "1"]
     ended = subprocess.run(
         [*command, "--exit-with-stdin"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
