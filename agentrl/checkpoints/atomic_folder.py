@@ -136,9 +136,7 @@ def _write_errors(what: str, way_out: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"{what} cannot be written, or the model not read: {' '.join(str(error).split())}; {way_out}"
-        ) from error
+        raise ConfigError(f"{what} cannot be written: {' '.join(str(error).split())}; {way_out}") from error
 
 
 @contextmanager

@@ -217,6 +217,7 @@ class CheckpointStore:
     @_store_errors
     def commit(self, state: RunState) -> None:
         """Complete the checkpoint of `state.step`, after everything else in its folder is on the disk."""
+        self._refuse_if_taken_over()
         self._enter(state.step, CheckpointPhase.COMPLETE, state=orjson.dumps(asdict(state)))
 
     @_store_errors

@@ -46,7 +46,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._phase = StopPhase.AT_ONCE
-        self._number: int | None = None
+        self._number = 0
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
@@ -59,7 +59,7 @@ class StopRequest:
     @property
     def requested(self) -> bool:
         """True once a signal came inside `deferred`."""
-        return self._phase is StopPhase.REQUESTED
+        return self._number > 0
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class StopRequest:
             yield
         finally:
             self._phase = StopPhase.AT_ONCE  # before the check: a signal after this raises by itself
-        if self._number is not None:
+        if self.requested:
             raise SignalledError(self._number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
