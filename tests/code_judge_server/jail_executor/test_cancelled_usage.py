@@ -28,6 +28,7 @@ def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def cancelled(run: Callable[[float], list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Cancel a run at the first deadline before which its first program computes; return the verdicts."""
+    verdicts: list[dict[str, Any]] = []
     for deadline_s in DEADLINES_S:
         verdicts = run(deadline_s)
         assert {verdict["status"] for verdict in verdicts} == {"cancelled"}, verdicts
