@@ -53,10 +53,9 @@ def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpos
     context = LoadContext(
         file=file,
         default_dir=f"runs/{file.stem}_evaluation" if purpose is Purpose.EVALUATION else f"runs/{file.stem}",
-        unread=_UNREAD.get(purpose, ()),
     )
     schema = SimulationConfig if purpose is Purpose.SIMULATION else RunConfig
-    config: RunConfig = load_tree(schema, context, overrides)
+    config: RunConfig = load_tree(schema, context, overrides, unread=_UNREAD.get(purpose, ()))
     config = _with_num_steps_of_stages(_with_num_kept(config), source=file.name)
     validate(config, source=file.name, purpose=purpose)
     if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
@@ -85,8 +84,12 @@ def _with_num_steps_of_stages(config: RunConfig, *, source: str) -> RunConfig:
     return config.model_copy(update={"run": config.run.model_copy(update={"num_steps": num_steps})})
 
 
-def load_tree(schema: type[ConfigTree], context: LoadContext, overrides: Sequence[str] = ()) -> ConfigTree:
+def load_tree(
+    schema: type[ConfigTree], context: LoadContext, overrides: Sequence[str] = (), *, unread: Sequence[str] = ()
+) -> ConfigTree:
     """Merge `schema`'s defaults, a file, and `section.key=value` words into one frozen `schema` object.
+
+    `unread` names keys of prompt files that the command does not read; they become empty, so that the files may be missing.
 
     Raises:
         ConfigError: the file or `command line`, every wrong key in full and the way out, in one line.
@@ -95,7 +98,7 @@ def load_tree(schema: type[ConfigTree], context: LoadContext, overrides: Sequenc
     tree = _merged(_defaults(schema), _read_yaml(file))
     for word in overrides:
         tree = _merged(tree, _read_word(word))
-    _empty_unread(tree, context.unread)
+    _empty_unread(tree, unread)
     try:
         merged = OmegaConf.create(tree)
         missing = sorted(OmegaConf.missing_keys(merged))
@@ -122,10 +125,10 @@ def load_tree(schema: type[ConfigTree], context: LoadContext, overrides: Sequenc
 
 
 def _empty_unread(tree: Mapping[str, Any], keys: Sequence[str]) -> None:
-    """Empty the keys of prompt files that a command does not read, whose interpolations may not resolve here."""
-    data = tree.get("data")
-    if isinstance(data, dict):
-        data.update({key: [] for key in keys if key in data})
+    """Empty lists of files in `data` and the stages, before an interpolation in them fails for want of its variable."""
+    for section in (tree.get("data"), *(tree.get("stages") or ())):
+        if isinstance(section, dict):
+            section.update({key: [] for key in keys if isinstance(section.get(key), list)})
 
 
 def find_config_file(path: str) -> Path:

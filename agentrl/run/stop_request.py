@@ -4,7 +4,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterator
-from enum import Enum, auto
 from types import FrameType
 from typing import Self
 
@@ -21,17 +20,6 @@ class SignalledError(BaseException):
         self.number = number
 
 
-class StopPhase(Enum):
-    """Answer to the next signal: `AT_ONCE -> DEFERRED -> REQUESTED -> AT_ONCE`."""
-
-    AT_ONCE = auto()
-    """The command ends where it is."""
-    DEFERRED = auto()
-    """The signal is noted; the command ends where it says that it can."""
-    REQUESTED = auto()
-    """A signal was noted; a second one does not wait."""
-
-
 class StopRequest:
     """A context manager that turns the signals into `SignalledError`.
 
@@ -45,8 +33,9 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._phase = StopPhase.AT_ONCE
+        self._is_deferring = False
         self._number = 0
+        """The signal that was noted; 0 before one."""
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
@@ -68,16 +57,16 @@ class StopRequest:
         Raises:
             SignalledError: a signal came, or a second one, for which nothing waits.
         """
-        self._phase = StopPhase.DEFERRED
+        self._is_deferring = True
         try:
             yield
         finally:
-            self._phase = StopPhase.AT_ONCE  # before the check: a signal after this raises by itself
+            self._is_deferring = False  # before the check: a signal after this raises by itself
         if self.requested:
             raise SignalledError(self._number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._phase is not StopPhase.DEFERRED:
+        if self.requested or not self._is_deferring:
             raise SignalledError(number)
-        self._phase, self._number = StopPhase.REQUESTED, number
+        self._number = number
         logger.info("%s: stopping; a second one does not wait for the checkpoint", signal.Signals(number).name)

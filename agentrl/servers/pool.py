@@ -10,6 +10,7 @@ import logging
 import math
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -51,7 +52,7 @@ class Host:
 HostT = TypeVar("HostT", bound=Host)
 
 
-class HostPool(Generic[HostT]):
+class HostPool(ABC, Generic[HostT]):
     """The servers of one client, over one HTTP session."""
 
     def __init__(self, hosts: Iterable[HostT], session: ServerSession, *, name: str) -> None:
@@ -64,6 +65,7 @@ class HostPool(Generic[HostT]):
         self._returned = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
+    @abstractmethod
     async def probe(self, host: HostT) -> None:
         """Return if `host` takes work.
 
@@ -71,7 +73,6 @@ class HostPool(Generic[HostT]):
             NotAnsweredError: it does not work now.
             RefusedError, AgentRLError: it is unsuitable, such as another program at its address.
         """
-        raise NotImplementedError
 
     async def start(self) -> None:
         """Open the session on the running event loop."""

@@ -72,7 +72,7 @@ class WeightPublishing:
         match transport:
             case Transport.IN_PROCESS:
                 local = {name: _local(tensor) for name, tensor in weights.items()}
-                source = self._in_process.publish(local, written=local.keys())
+                source = self._in_process.publish(local)
             case Transport.SHARED_MEMORY:
                 source = self._shared.publish(weights, self._forms(weights))
             case _:
@@ -160,7 +160,7 @@ class _SharedShards:
                 whole = _whole(weights[name], dtype)
                 if self._views:
                     self._views[name].copy_(whole)
-        return None if self._publisher is None else self._publisher.announce(forms.keys())
+        return None if self._publisher is None else self._publisher.announce()
 
     def close(self) -> None:
         """Release the memory."""

@@ -29,8 +29,6 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     offset_bytes: int
-    written_in: int = 0
-    """`serial` that last changed the tensor: an engine with this serial, or a later one, has it."""
     checksum: int | None = None
     """Checksum of its bytes (`checksum_of`); None if not computed."""
 

@@ -149,8 +149,11 @@ def test_an_export_needs_no_prompts_and_looks_into_the_folder_of_the_run(
 
 
 @pytest.mark.parametrize("purpose", [Purpose.EVALUATION, Purpose.EXPORT])
-def test_patterns_of_files_that_are_not_read_may_match_nothing(config_file: Path, purpose: Purpose):
-    words = ["data.train_files=['a/*.jsonl']", "stages=[{num_steps: 1, train_files: ['b/*.jsonl']}]"]
+def test_patterns_and_interpolations_of_files_that_are_not_read_may_match_nothing(config_file: Path, purpose: Purpose):
+    words = [
+        "data.train_files=['a/*.jsonl', '${oc.env:NOT_SET_HERE}/a.jsonl']",
+        "stages=[{num_steps: 1, train_files: ['b/*.jsonl', '${oc.env:NOT_SET_HERE}/b.jsonl']}]",
+    ]
     if purpose is Purpose.EXPORT:
         words.append("data.validation_files=['c/*.jsonl']")
     else:

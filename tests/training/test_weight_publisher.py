@@ -70,10 +70,6 @@ def published(publishing: WeightPublishing, transport: Transport = Transport.SHA
     return source
 
 
-def written(source: WeightSource) -> set[str]:
-    return {spec.name for spec in source.tensors if spec.written_in == source.serial}
-
-
 NAMES = {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
 
 
@@ -86,11 +82,10 @@ def test_weights_are_published_in_the_engines_type(model: nn.Module, publishing:
 
 @pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.IN_PROCESS])
 def test_every_publication_has_the_latest_weights(model: nn.Module, publishing: WeightPublishing, transport: Transport):
-    assert written(published(publishing, transport)) == NAMES
+    published(publishing, transport)
     with torch.no_grad():
         model[1].bias.fill_(7.0)  # pyright: ignore[reportIndexIssue]
     source = published(publishing, transport)
-    assert written(source) == NAMES
     read = offered_weights(source) if transport == Transport.IN_PROCESS else dict(read_tensors(source))
     assert read["1.bias"].float().tolist() == [7.0] * 300
 

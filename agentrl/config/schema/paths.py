@@ -6,7 +6,6 @@ Paths become absolute only when a config is loaded from a file; `LoadContext` is
 import glob
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,8 +35,6 @@ class LoadContext:
     """Absolute path of the file."""
     default_dir: str
     """Value of `run.dir` if it is absent."""
-    unread: Sequence[str] = ()
-    """Names of keys with files that the command does not read; they become empty, so that the files may be missing."""
 
 
 def is_url(place: str) -> bool:
@@ -84,11 +81,7 @@ def _input_files(names: list[str], info: ValidationInfo) -> list[str]:
     """Return absolute paths; a pattern (`*`, `?`, `[]`, `**`) gives all matching files, sorted."""
     if info.context is None:
         return names
-    return (
-        []
-        if info.field_name in info.context.unread
-        else [file for name in names for file in _matches(name, info.context.file)]
-    )
+    return [file for name in names for file in _matches(name, info.context.file)]
 
 
 def _matches(name: str, config_file: Path) -> list[str]:

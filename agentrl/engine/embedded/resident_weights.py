@@ -75,7 +75,6 @@ class ResidentWeights:
     def drop(self) -> None:
         """Free the weights; the model is unusable until `load`."""
         self._replace(lambda tensor, shape: tensor.new_empty(0))
-        self._receiver.forget()
         self.are_whole = False
         release_cached_memory()
 

@@ -56,8 +56,8 @@ class WeightLoading:
 
     @cached_property
     def agentrl_receiver(self) -> WeightReceiver:
-        """Receiver, which keeps the memory mapped; `only_changed` is off as vLLM loads whole layers."""
+        """Receiver, which keeps the memory mapped."""
         parallel = self.vllm_config.parallel_config
         # `data_parallel_rank` is 0 in every copy of a dense model.
         process = parallel.data_parallel_index * parallel.world_size + self.rank
-        return WeightReceiver(torch.device(self.device), process=process, only_changed=False)
+        return WeightReceiver(torch.device(self.device), process=process, builds_layers=True)

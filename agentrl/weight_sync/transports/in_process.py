@@ -2,8 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -20,22 +19,17 @@ class InProcessPublisher:
 
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
-        self._serial = 0
-        self._written_in: dict[str, int] = {}
 
-    def publish(self, weights: Mapping[str, Tensor], *, written: Collection[str]) -> WeightSource:
-        """Offer `weights`; those named in `written` have changed since the last call."""
-        self._serial += 1
-        self._written_in |= dict.fromkeys(written, self._serial)
+    def publish(self, weights: Mapping[str, Tensor]) -> WeightSource:
+        """Offer `weights` instead of the last ones."""
         _offered[self._name] = weights
         specs = lay_out({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
         return WeightSource(
             transport=Transport.IN_PROCESS,
             address=str(os.getpid()),
             size_bytes=size_of(specs),
-            tensors=tuple(replace(spec, written_in=self._written_in[spec.name]) for spec in specs),
+            tensors=specs,
             publisher=self._name,
-            serial=self._serial,
         )
 
     def close(self) -> None:

@@ -1,13 +1,12 @@
 """Transfer of weights through memory that the processes of one machine share (`buffer`).
 
 The memory is mapped once, and the next version overwrites the last: publish only when every engine has read the last one.
-Unchanged tensors are not written.
 """
 
 import mmap
 import os
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -41,30 +40,22 @@ class SharedMemoryPublisher:
         views = self.open({name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
         for name, tensor in weights.items():
             views[name].copy_(tensor.detach())
-        return self.announce(weights)
+        return self.announce()
 
     def open(self, forms: Mapping[str, Form]) -> Mapping[str, Tensor]:
-        """Return writable views of the weights; they hold the last version if it had the same names and forms."""
+        """Return writable views of the weights."""
         specs = lay_out(forms)
-        if [replace(spec, written_in=0, checksum=None) for spec in self._specs] != list(specs):
+        if [replace(spec, checksum=None) for spec in self._specs] != list(specs):
             self._views.clear()
             self._buffer.truncate(size_of(specs))
             self._specs, self._views = specs, write_views(self.address, specs)
         return self._views
 
-    def announce(self, written: Collection[str]) -> WeightSource:
-        """Return the source of the weights, after those named in `written` were overwritten."""
+    def announce(self) -> WeightSource:
+        """Return the source of the weights, after all were written."""
         self._serial += 1
-        self._specs = tuple(
-            replace(
-                spec,
-                written_in=self._serial,
-                checksum=checksum_of(self._views[spec.name]) if self._checked else None,
-            )
-            if spec.name in written
-            else spec
-            for spec in self._specs
-        )
+        if self._checked:
+            self._specs = tuple(replace(spec, checksum=checksum_of(self._views[spec.name])) for spec in self._specs)
         return WeightSource(
             transport=Transport.SHARED_MEMORY,
             address=self.address,

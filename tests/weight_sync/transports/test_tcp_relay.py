@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import torch
 from agentrl.errors import EngineDeadError
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher, read_tensors
 from agentrl.weight_sync.transports.tcp_relay import WeightReader, WeightServer
+from tests.runners.run_process import wait_until
 
 
 @pytest.fixture
@@ -34,6 +36,7 @@ def test_every_version_is_read_as_it_was_published(
     publisher: SharedMemoryPublisher, server: WeightServer, reader: WeightReader
 ):
     num_open: list[int] = []
+    num_threads = threading.active_count()
     for version in range(4):
         # More than a bucket, then less than a connection's share.
         weights = {"large": torch.randn(1 if version == 3 else 20_000_000), "small": torch.tensor([version])}
@@ -43,6 +46,8 @@ def test_every_version_is_read_as_it_was_published(
         assert copy.tensors == source.tensors
         read = dict(read_tensors(copy))
         assert all(torch.equal(read[name], weights[name]) for name in weights)
+        # The server closes a connection in a thread of its own, maybe after the reader has all bytes.
+        assert wait_until(lambda: threading.active_count() <= num_threads)
         num_open.append(len(os.listdir("/proc/self/fd")))
     assert num_open[-1] <= num_open[0] + 1, "nothing is left open"
 
