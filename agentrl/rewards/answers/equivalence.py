@@ -10,6 +10,8 @@ import asyncio
 import itertools
 import json
 import logging
+import os
+import signal
 import sys
 
 from agentrl.errors import RolloutError
@@ -143,6 +145,7 @@ class _MathServer:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # `kill` reaches a child that was just forked, too
         )
         server = cls(process)
         try:
@@ -168,9 +171,9 @@ class _MathServer:
         return await future
 
     async def kill(self) -> None:
-        """Kill the process; its children die with it."""
+        """Kill the process with its children."""
         if self._process.returncode is None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         await self._reading
 

@@ -1,12 +1,15 @@
 """Reference for what is equal: the mathematics. What hangs is an expansion into millions of terms."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -165,6 +168,31 @@ async def test_closing_leaves_no_process() -> None:
     hang.cancel()
     await pool.aclose()
     assert not still_running(processes)
+
+
+async def test_closing_ends_comparisons_that_were_just_forked() -> None:
+    pool = EquivalencePool(num_processes=20, timeout_s=60.0)
+    await pool.start(deadline=Deadline.after(200))
+    [server] = worker_processes()
+    stopping = asyncio.create_task(asyncio.to_thread(stop_children, server.pid, number=20))
+    hangs = [asyncio.create_task(pool.equivalent("x+1", HANGS, deadline=soon())) for _ in range(20)]
+    await stopping
+    async with asyncio.timeout(30):
+        await pool.aclose()
+    for error in await asyncio.gather(*hangs, return_exceptions=True):
+        assert isinstance(error, RolloutError)
+
+
+def stop_children(parent: int, *, number: int) -> None:
+    """Stop each child as soon as it is seen; without a pause in the loop, some have made no system call yet."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    stopped: set[str] = set()
+    until = time.monotonic() + 60
+    while len(stopped) < number:
+        assert time.monotonic() < until
+        for pid in set(children.read_text().split()) - stopped:
+            os.kill(int(pid), signal.SIGSTOP)
+            stopped.add(pid)
 
 
 def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
