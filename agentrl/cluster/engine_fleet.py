@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from agentrl import clock
 from agentrl.cluster.engine_state import Dispatcher, EngineState, FleetEngine
@@ -128,15 +127,6 @@ class EngineFleet:
         if self._engines[index].handle is handle:  # it has no new process yet
             self._close(self._engines[index], reason, is_certain=False)
 
-    def drain(self, index: int, *, within_s: float) -> None:
-        """Move an engine to another process, wherever Ray has room, because its machine is about to leave.
-
-        Requests that still run after `within_s` seconds restart on another engine. This is not counted as a death.
-        """
-        engine = self._engines[index]
-        if engine.state in (EngineState.OPEN, EngineState.WAITING):
-            self._begin(engine, EngineState.DRAINING, self._move(engine, within_s))
-
     async def sleep(self) -> None:
         """Drop the weights and caches of all engines until the next `load`; a dead engine is restarted after it."""
         self._awake.clear()
@@ -219,11 +209,6 @@ class EngineFleet:
         if state is EngineState.WAITING:
             self.came_late.set()
 
-    def _begin(self, engine: FleetEngine, state: EngineState, recovery: Coroutine[Any, Any, None]) -> None:
-        self._enter(engine, state)
-        engine.recovery = asyncio.create_task(recovery)
-        engine.recovery.add_done_callback(self._report_bug)
-
     def _report_bug(self, recovery: asyncio.Task[None]) -> None:
         """End the run if the recovery task failed by a bug: nobody else awaits it."""
         if not recovery.cancelled() and (error := recovery.exception()):
@@ -231,8 +216,10 @@ class EngineFleet:
             self.fail(EngineError(f"engines: a recovery failed, which is a bug: {error!r}"))
 
     def _close(self, engine: FleetEngine, reason: Exception, *, is_certain: bool = True) -> None:
-        if engine.state in (EngineState.OPEN, EngineState.WAITING):  # any other is closed, and replaced if need be
-            self._begin(engine, EngineState.RECOVERING, self._recover(engine, reason, is_certain=is_certain))
+        if engine.state.takes_weights:  # any other is closed, and replaced if need be
+            self._enter(engine, EngineState.RECOVERING)
+            engine.recovery = asyncio.create_task(self._recover(engine, reason, is_certain=is_certain))
+            engine.recovery.add_done_callback(self._report_bug)
 
     async def _load(self, engine: FleetEngine, source: WeightSource) -> None:
         try:
@@ -244,7 +231,7 @@ class EngineFleet:
         except (TimeoutError, WorkerDiedError, EngineDeadError) as error:
             self._close(engine, error)
         except EngineError as error:
-            if engine.state in (EngineState.OPEN, EngineState.DRAINING) and await _answers(engine.handle):
+            if engine.state is EngineState.OPEN and await _answers(engine.handle):
                 raise
             self._close(engine, error)
 
@@ -270,21 +257,12 @@ class EngineFleet:
         async with asyncio.timeout(_LOAD_TIMEOUT_S):
             await engine.handle.sleep()
 
-    async def _move(self, engine: FleetEngine, within_s: float) -> None:
-        logger.info("engine %d: drains, for at most %g s", engine.index, within_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                if self._dispatcher:
-                    await self._dispatcher.emptied(engine.index)
-        self._enter(engine, EngineState.RECOVERING)
-        await self._recover(engine, None, is_certain=True)
-
-    async def _recover(self, engine: FleetEngine, reason: Exception | None, *, is_certain: bool) -> None:
-        """Make a living engine wait for weights, in a new process if needed; one without a `reason` has not died."""
+    async def _recover(self, engine: FleetEngine, reason: Exception, *, is_certain: bool) -> None:
+        """Make a living engine wait for weights, in a new process if needed."""
         lives = not is_certain and await _answers(engine.handle)
         if lives:
             logger.warning("engine %d: alive, although a call failed: %s", engine.index, reason)
-        while lives or reason is None or self._should_restart(engine, reason):
+        while lives or self._should_restart(engine, reason):
             try:
                 if self._require_models:
                     await self._require_models()
@@ -333,7 +311,7 @@ class EngineFleet:
                 await self._until_placed(engine.handle)
                 break
             except InsufficientResourcesError as error:
-                if not any(other.state in (EngineState.OPEN, EngineState.WAITING) for other in self._engines):
+                if not any(other.state.takes_weights for other in self._engines):
                     raise
                 logger.warning("engine %d: no room, the run goes on without it: %s", engine.index, error)
         await self._awake.wait()
@@ -347,7 +325,7 @@ class EngineFleet:
         await self._until_placed(engine.handle)
         await started(engine.handle)
 
-    def _give_up(self, engine: FleetEngine, reason: Exception | None) -> None:
+    def _give_up(self, engine: FleetEngine, reason: Exception) -> None:
         why = str(reason) or "no answer in time"
         if self._lives_with_models:
             self.fail(ModelDiedError(f"engine {engine.index}, in a process of the models: {why}"))

@@ -20,9 +20,6 @@ class Dispatcher(Protocol):
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
         """Assign work again, for a KV memory of `kv_tokens`: a new process may have less than the last one."""
 
-    async def emptied(self, engine: int) -> None:
-        """Return when nothing runs on an engine."""
-
     def fail(self, error: AgentRLError) -> None:
         """Raise `error` in everything that waits for an engine, now and later: no engine will come back."""
 
@@ -31,12 +28,10 @@ class Dispatcher(Protocol):
 
 
 class EngineState(StrEnum):
-    """`OPEN -> (DRAINING ->) RECOVERING -> WAITING -> OPEN`, and `GIVEN_UP` at last; `EngineFleet._enter` changes it."""
+    """`OPEN -> RECOVERING -> WAITING -> OPEN`, and `GIVEN_UP` at last; `EngineFleet._enter` changes it."""
 
     OPEN = "open"
     """Takes work."""
-    DRAINING = "draining"
-    """Takes new weights but no new requests; running ones go on."""
     RECOVERING = "recovering"
     """Is asked for an answer, or replaced by a new process."""
     WAITING = "waiting"
@@ -46,7 +41,7 @@ class EngineState(StrEnum):
     @property
     def takes_weights(self) -> bool:
         """True for a process that is ready."""
-        return self in (EngineState.OPEN, EngineState.DRAINING, EngineState.WAITING)
+        return self in (EngineState.OPEN, EngineState.WAITING)
 
 
 @dataclass(slots=True, eq=False)

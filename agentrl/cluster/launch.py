@@ -12,7 +12,6 @@ import ray
 
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.learner import Learner
-from agentrl.cluster.placement.node_drain import leaving_draining_nodes
 from agentrl.cluster.placement.nodes import Nodes
 from agentrl.cluster.placement.resource_pool import missing_resources
 from agentrl.cluster.placement.threads import num_cores
@@ -99,12 +98,7 @@ async def launch(
             await start_all(learner, engines, in_turn=not are_separate or shares_gpus)
             weight_sync = WeightSync(config, learner, engines)
             late = weight_sync.serving_late_engines()
-            # Engines in the models' processes are restarted with the models when their node has left.
-            patience_s = config.rollout.trajectory_timeout_s
-            leaving = (
-                leaving_draining_nodes(engines, patience_s=patience_s) if are_separate else contextlib.nullcontext()
-            )
-            async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines), leaving:
+            async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines):
                 yield TrainingCluster(
                     config=config,
                     nodes=nodes,
@@ -137,8 +131,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
             engines = _engines(config, places)
             await _until_placed(extra_roles, nodes)
             await engines.start()
-            leaving = leaving_draining_nodes(engines, patience_s=config.rollout.trajectory_timeout_s)
-            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines), leaving:
+            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines):
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
 

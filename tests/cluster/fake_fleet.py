@@ -98,7 +98,6 @@ class FakeLedger:
         self.world = world
         self.closed: set[int] = set()
         self.kv_tokens: dict[int, int] = {}
-        self.is_empty = asyncio.Event()
         self.events: list[str] = []
         self.failure: AgentRLError | None = None
 
@@ -113,9 +112,6 @@ class FakeLedger:
         self.events.append(f"open {engine} with {now.loaded[-1:]}")
         assert now.started
         assert not now.dies
-
-    async def emptied(self, engine: int) -> None:
-        await self.is_empty.wait()
 
     def fail(self, error: AgentRLError) -> None:
         self.failure = error

@@ -1,7 +1,5 @@
 """Engines whose processes are those of the models, or die with them, in virtual time and without a process."""
 
-import asyncio
-
 import pytest
 
 from agentrl.errors import ModelDiedError
@@ -97,24 +95,3 @@ def test_engines_with_processes_of_their_own_stay_when_models_start_again():
 
     world = played(story)
     assert (len(world.launched), world.dispatcher.events) == (2, [])
-
-
-def test_an_engine_that_drained_when_the_models_died_gets_no_weights_before_it_is_started_after_its_next_death():
-    async def story(world: World) -> None:
-        world.fleet.drain(0, within_s=100)
-        world.models_die = world.now(1).dies = True
-        world.suspect(1)
-        await asyncio.sleep(5)
-        world.models_die = False
-        await world.renew()
-        await world.push(4)
-        world.now(0).dies = True
-        world.suspect(0)
-        await asyncio.sleep(0.5)
-        await world.push(5)
-        assert not world.now(0).started
-        assert world.now(0).loaded == []
-        await world.settle()
-
-    world = played(story)
-    assert world.dispatcher.events[-2:] == ["close 0", "open 0 with [('w5', 5)]"]

@@ -50,7 +50,6 @@ class _Room:
     is_open: bool = True
     started_at: dict[int, float] = field(default_factory=dict)
     """Start time of each trajectory that has a place, keyed by the place's number."""
-    is_empty: asyncio.Event = field(default_factory=asyncio.Event)
     prompt_tokens: int = 0
     max_tokens: int = 0
 
@@ -58,11 +57,7 @@ class _Room:
     def num_trajectories(self) -> int:
         return len(self.started_at)
 
-    def __post_init__(self) -> None:
-        self.is_empty.set()
-
     def add(self, place: Place) -> None:
-        self.is_empty.clear()
         self.started_at[place.number] = clock.now()
         self.prompt_tokens += place.num_prompt_tokens
         self.max_tokens += place.max_tokens
@@ -71,8 +66,6 @@ class _Room:
         del self.started_at[place.number]
         self.prompt_tokens -= place.num_prompt_tokens
         self.max_tokens -= place.max_tokens
-        if not self.started_at:
-            self.is_empty.set()
 
 
 class Admission:
@@ -165,11 +158,6 @@ class Admission:
         """Admit nothing on `engine` until `reopen`; running trajectories keep their places."""
         for room in self._rooms_of(engine):
             room.is_open = False
-
-    async def emptied(self, engine: int) -> None:
-        """Wait until no trajectory has a place on `engine`, which is closed."""
-        for room in self._rooms_of(engine):
-            await room.is_empty.wait()
 
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
         """Admit trajectories on `engine` again.

@@ -17,11 +17,6 @@ T = TypeVar("T")
 _ANSWER_TIMEOUT_S = 5.0
 
 
-def draining_deadlines_ms() -> Mapping[str, int]:
-    """Return the deadlines of draining nodes since the epoch, keyed by node id; 0 if Ray knows none."""
-    return state.get_draining_nodes()
-
-
 def free_resources() -> Mapping[str, Mapping[str, float]]:
     """Return the resources that are not reserved, keyed by node id."""
     return state.available_resources_per_node()

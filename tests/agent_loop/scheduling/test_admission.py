@@ -76,18 +76,15 @@ async def test_the_copies_of_an_engine_are_not_one_memory():
         admission.refuse_too_long(91)
 
 
-async def test_the_copies_of_an_engine_are_closed_emptied_and_limited_together():
+async def test_the_copies_of_an_engine_are_closed_and_limited_together():
     admission = make_admission(0, most=3, copies=2)
     tasks = await enter_all(admission, [f"p{n}" for n in range(5)])
     assert [tasks[f"p{n}"].result().copy for n in range(3)] == [0, 1, 0]
     assert len(placed(tasks)) == 3
     admission.close(0)
-    emptied = asyncio.create_task(admission.emptied(0))
     for n in (0, 2, 1):
-        await asyncio.sleep(0)
-        assert not emptied.done()
         admission.leave(tasks[f"p{n}"].result())
-    await emptied
+    await asyncio.sleep(0)
     assert len(placed(tasks)) == 3
     admission.reopen(0, kv_tokens=0)
     await asyncio.sleep(0)
@@ -272,16 +269,3 @@ def test_where_all_get_as_long_as_they_may_expectation_lets_in_no_more_than_rese
     running, held = admit_by_expectation(kv_tokens=4000, lengths=[100] * 300)
     assert max(running[:99]) == 4000 // 110
     assert max(held) <= 4000
-
-
-async def test_an_engine_is_empty_when_the_last_of_those_on_it_has_left():
-    admission = make_admission(330, 330)
-    tasks = await enter_all(admission, [f"p{n}" for n in range(3)])
-    admission.close(0)
-    emptied = asyncio.create_task(admission.emptied(0))
-    admission.leave(tasks["p0"].result())
-    admission.leave(tasks["p1"].result())  # it is on the other engine
-    await asyncio.sleep(0)
-    assert not emptied.done()
-    admission.leave(tasks["p2"].result())
-    await emptied
