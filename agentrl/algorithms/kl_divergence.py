@@ -16,6 +16,8 @@ _MAX_LOG_RATIO = 20.0
 """Bound on log-ratios, as in verl; float32 overflows above e^88."""
 _MAX_ERROR = 0.2
 """Bound on the relative error, so that a single outlier does not upset the coefficient."""
+_HORIZON = 10_000
+"""Trajectories over which the coefficient changes by at most a factor of about e^0.2, as in the code of arXiv:1909.08593."""
 
 
 def bounded(log_ratio_N: Tensor) -> Tensor:
@@ -43,7 +45,7 @@ KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def next_kl_coefficient(
-    coefficient: float, *, divergence: float, target: float, num_trajectories: float, horizon: int
+    coefficient: float, *, divergence: float, target: float, num_trajectories: float, horizon: int = _HORIZON
 ) -> float:
     """Return the coefficient of the next step: larger if the policy has moved too far, else smaller.
 

@@ -213,12 +213,11 @@ class Learner:
     ) -> dict[str, float]:
         """Update a component with the others' results (`inputs`, keyed by field of `TokenInputs`); return its metrics."""
         ranks = self._groups[component]
-        section = self._config.critic if component == "critic" else self._config.actor
         shares = plan_update(
             groups,
             step=step,
             num_ranks=ranks.num_shares,
-            num_mini_batches=section.mini_batches_per_step,
+            num_mini_batches=self._config.actor.mini_batches_per_step,
             share_prefixes=self._config.actor.share_prefixes,
             kl_coefficient=kl_coefficient,
         )

@@ -46,7 +46,7 @@ class Actor(TrainedModel):
     """One rank of the policy in training; every rank must make the same calls in the same order."""
 
     def __init__(self, config: "RunConfig", role: str) -> None:
-        super().__init__("actor", config.actor, config.actor)
+        super().__init__("actor", config.actor)
         self._temperature = config.rollout.temperature
         if self._temperature <= 0:
             raise ValueError(
@@ -136,7 +136,7 @@ class Actor(TrainedModel):
         """Return the batches with log-probabilities before the update; without, if the update's own pass is the first."""
         if self._algorithm.kl_in_reward:  # they are inputs, because the reward depends on them
             return [list(batches) for batches in mini_batches]
-        is_first = len(mini_batches) * self._config.epochs_per_step == 1
+        is_first = len(mini_batches) * self._actor.epochs_per_step == 1
         return [
             [replace(batch, old_logprobs_N=None if is_first else self._score(batch.tokens)) for batch in batches]
             for batches in mini_batches
@@ -176,7 +176,7 @@ class Actor(TrainedModel):
                 sum(row.num_scored for row in rows),
                 computed,
                 sum(num_query_rows(row.layout, self._dtype) for row in rows),
-                sum(self._shape.flops(row) for row in rows) * self._config.epochs_per_step,
+                sum(self._shape.flops(row) for row in rows) * self._actor.epochs_per_step,
             ]
         )
         memory_bytes, most_computed = self._parallel.max([self._parallel.peak_memory_bytes(), computed])
@@ -204,7 +204,6 @@ class Actor(TrainedModel):
                 divergence=metrics["actor/kl_reference"] * metrics["actor/response_tokens"] / num_trajectories,
                 target=self._algorithm.kl_target,
                 num_trajectories=num_trajectories,
-                horizon=self._algorithm.kl_horizon,
             )
 
     def publish_weights(

@@ -35,8 +35,8 @@ class Critic(TrainedModel):
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         del role
-        super().__init__("critic", config.critic, config.actor)
         self._critic = config.critic
+        super().__init__("critic", config.actor.model_copy(update={"learning_rate": self._critic.learning_rate}))
         self._source = config.model.model_copy(update={"path": config.critic.path or config.model.path})
         self._credit = CreditAssignment(config.algorithm)
         self._kl_coefficient = config.algorithm.kl_coefficient

@@ -27,7 +27,7 @@ class RewardModel:
         self._path = self._config.path
         self._actor = config.actor
         # The scored token is the last one, so only equal sequences would share a prefix.
-        self._packing = Packing(max_tokens=self._config.max_tokens_per_micro_batch, share_prefixes=False)
+        self._packing = Packing(max_tokens=self._actor.max_tokens_per_micro_batch, share_prefixes=False)
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
 
     def setup(self, parallel: Parallel) -> None:

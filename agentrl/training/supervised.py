@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from agentrl.config.schema.sft import SftTrainingSection
     from agentrl.training.model.lora import Adapters
 
+_ADAM_BETAS = (0.9, 0.98)
+"""AdamW's moment decays; a warm start is short, so its second moment forgets faster than that of RL."""
+
 
 class SupervisedTrainer:
     """Trainer on batches of examples; the loss is the mean over the response tokens of the whole batch."""
@@ -80,7 +83,7 @@ class SupervisedTrainer:
             self._adapters.reset(self._config.seed)
         self._optimiser = build_adamw(
             self._model.parameters(),
-            betas=(self._config.adam_beta1, self._config.adam_beta2),
+            betas=_ADAM_BETAS,
             weight_decay=self._config.weight_decay,
         )
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.schema.algorithm import UpdateSection
 from agentrl.config.schema.run import ActorSection
 from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
@@ -26,6 +25,9 @@ from agentrl.training.update.tally import TokenTally
 from agentrl.training.update.update_plan import UpdateShard
 from agentrl.types import Trajectory
 
+ADAM_BETAS = (0.9, 0.999)
+"""AdamW's moment decays: PyTorch's defaults, as in the published recipes."""
+
 
 class BatchCounts(NamedTuple):
     """Sizes of a mini-batch over all ranks."""
@@ -38,10 +40,9 @@ class BatchCounts(NamedTuple):
 class TrainedModel:
     """One rank of a model in training; every rank must make the same calls in the same order."""
 
-    def __init__(self, name: str, update: UpdateSection, actor: ActorSection) -> None:
+    def __init__(self, name: str, actor: ActorSection) -> None:
         """Take the settings; `name` begins the names of metrics. `_shard` takes the model."""
         self._name = name
-        self._config = update
         self._actor = actor
         self._state: dict[str, float] = {"warmed_up_from": 0}
         """State that checkpoints hold beside weights and optimiser; the warm-up began after update `warmed_up_from`."""
@@ -61,15 +62,11 @@ class TrainedModel:
         self._model = model
         shard_model(model, files, parallel, self._actor, dtype=dtype)
         self._packing = Packing(
-            max_tokens=self._config.max_tokens_per_micro_batch,
+            max_tokens=self._actor.max_tokens_per_micro_batch,
             share_prefixes=self._actor.share_prefixes and can_share_prefixes(parallel.device, dtype),
             cost=shape.cost,
         )
-        self._optimiser = build_adamw(
-            model.parameters(),
-            betas=(self._config.adam_beta1, self._config.adam_beta2),
-            weight_decay=self._config.weight_decay,
-        )
+        self._optimiser = build_adamw(model.parameters(), betas=ADAM_BETAS, weight_decay=self._actor.weight_decay)
 
     def _mini_batches(
         self,
@@ -114,9 +111,9 @@ class TrainedModel:
             FloatingPointError: loss or gradient is not finite.
             ValueError: nothing was sampled.
         """
-        learning_rate = learning_rate_at(step - int(self._state["warmed_up_from"]), self._config)
+        learning_rate = learning_rate_at(step - int(self._state["warmed_up_from"]), self._actor)
         tally, norms = TokenTally(), []
-        for batches in [*mini_batches] * self._config.epochs_per_step:
+        for batches in [*mini_batches] * self._actor.epochs_per_step:
             sizes = [(len(batch.advantages_N), batch.num_trajectories, batch.tokens.num_tokens) for batch in batches]
             counts = BatchCounts(*self._parallel.sum([sum(each) for each in zip(*sizes, strict=True)]))
             if counts.scored == 0:
@@ -135,7 +132,7 @@ class TrainedModel:
                     self._model,
                     self._optimiser,
                     learning_rate=learning_rate,
-                    max_grad_norm=self._config.max_grad_norm,
+                    max_grad_norm=self._actor.max_grad_norm,
                     step=step,
                 )
             )

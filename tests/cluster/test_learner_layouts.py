@@ -61,9 +61,7 @@ def config_of(models: Models) -> RunConfig:
             mini_batches_per_step=2,
             num_threads_per_worker=1,
         ),
-        critic=CriticSection(
-            learning_rate=0.01, warmup_steps=0, max_tokens_per_micro_batch=64, mini_batches_per_step=2
-        ),
+        critic=CriticSection(learning_rate=0.01),
         reward=RewardSection(weight=0.5, model=RewardModelSection(path=models.reward_model, activation="sigmoid")),
         algorithm=AlgorithmSection(
             advantage="gae",
@@ -72,7 +70,6 @@ def config_of(models: Models) -> RunConfig:
             kl_in="reward",
             kl_estimator="k1",
             kl_target=0.5,
-            kl_horizon=20,
         ),
     )
 

@@ -7,9 +7,8 @@ import yaml
 from pydantic import ValidationError
 
 from agentrl.config.load import load_run_config
-from agentrl.config.schema.algorithm import UpdateSection
 from agentrl.config.schema.fields import Section, leaves, resumable
-from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.run import ActorSection, RunConfig
 from agentrl.run.resume_rules import changes_of_keys
 from tests.config.small_config import MINIMAL, refused
 
@@ -35,11 +34,11 @@ def test_numbers_from_the_environment_are_read_as_numbers(config_file: Path, mon
 
 
 def test_a_section_cannot_be_changed_and_knows_its_keys():
-    section = UpdateSection()
+    section = ActorSection()
     with pytest.raises(ValidationError):
         section.learning_rate = 0.5  # type: ignore[misc] - the section is frozen
     with pytest.raises(ValidationError):
-        UpdateSection(learning_rat=0.5)  # type: ignore[call-arg] - the key is unknown
+        ActorSection(learning_rat=0.5)  # type: ignore[call-arg] - the key is unknown
 
 
 def test_the_keys_of_a_tree_name_the_places_of_lists_and_of_names():

@@ -176,9 +176,9 @@ def test_ranks_that_would_never_get_a_share_are_refused(tmp_path: Path):
     load(tmp_path, "", "actor.num_workers=2", *sizes)
     with pytest.raises(ConfigError, match=r"1 groups .*of 2 trajectories .*fewer than the actor's 3 ranks"):
         load(tmp_path, "", "actor.num_workers=3", *sizes)
-    of_critic = ["algorithm.advantage=gae", "actor.mini_batches_per_step=1", "critic.mini_batches_per_step=4"]
-    with pytest.raises(ConfigError, match=r"`critic.mini_batches_per_step`.* fewer than the critic's 3 ranks"):
-        load(tmp_path, "", "actor.num_workers=3", *sizes, *of_critic)
+    pools = "pools: {a: {num_processes: 2}, b: {num_processes: 3}}, roles: {actor_rollout: a, critic: b}"
+    with pytest.raises(ConfigError, match=r"fewer than the critic's 3 ranks"):
+        load(tmp_path, pools, "algorithm.advantage=gae", *sizes)
 
 
 GPUS_OF_POOLS = {"gpus": 1.0, "others": 1.0, "half": 0.5, "other half": 0.5, "cpus": 0.0}

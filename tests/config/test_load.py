@@ -100,7 +100,7 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["rollout.temperature=0"], "rollout.temperature"),
         (["actor.learning_rate=.nan"], "actor.learning_rate"),
         (["rollout.tool_timeout_s=.inf"], "rollout.tool_timeout_s"),
-        (["actor.adam_beta1=2"], "actor.adam_beta1"),
+        (["actor.learning_rate=2"], "actor.learning_rate"),
         (["actor.decay_steps=20"], "actor.decay_steps"),
         (["rollout.stop=['']"], "rollout.stop[0]"),
         (["actor.decay_steps=-1"], "actor.decay_steps"),

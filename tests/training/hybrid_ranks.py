@@ -13,6 +13,7 @@ from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection
 from agentrl.training.actor import Actor
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel, local_part, named_weights
+from agentrl.training.trained_model import ADAM_BETAS
 from agentrl.training.update.update_plan import plan_update
 from agentrl.weight_sync.transports.shared_memory import read_tensors
 from tests.training.training_cases import step_groups
@@ -54,7 +55,7 @@ def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
     metrics = actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs))
     trained = {name: weight for name, weight in actor._model.named_parameters() if weight.requires_grad}
     # After one update AdamW's mean gradient is this share of the only gradient.
-    share = 1 - config.actor.adam_beta1
+    share = 1 - ADAM_BETAS[0]
     gradients = {name: whole(actor._optimiser.state[weight]["exp_avg"]) / share for name, weight in trained.items()}
     source = actor.publish_weights()
     published = None if source is None else {name: tensor.clone() for name, tensor in read_tensors(source)}

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection
-from agentrl.config.schema.run import ModelSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RunConfig
 from agentrl.training.critic import Critic
 from agentrl.training.model.decoder import load_model
 from agentrl.training.model.scalar_model import value_model
@@ -21,13 +21,9 @@ from agentrl.training.update.update_plan import plan_update
 from agentrl.types import Group, Trajectory
 from tests.training.training_cases import alone, make_group, step_groups
 
-CRITIC = CriticSection(
-    learning_rate=0.01,
-    warmup_steps=0,
-    weight_decay=0.1,
-    max_grad_norm=0.5,
-    max_tokens_per_micro_batch=64,
-    value_clip=0.3,
+CRITIC = CriticSection(learning_rate=0.01, value_clip=0.3)
+ACTOR = ActorSection(
+    learning_rate=1e-6, warmup_steps=0, weight_decay=0.1, max_grad_norm=0.5, max_tokens_per_micro_batch=64
 )
 GAE = AlgorithmSection(advantage="gae", discount=0.99, gae_lambda=0.9)
 
@@ -39,8 +35,16 @@ def context() -> Iterator[Parallel]:
     parallel.close()
 
 
-def start(policy: ModelSection, context: Parallel, *, critic: CriticSection = CRITIC, **settings: Any) -> Critic:
-    started = Critic(RunConfig(model=policy, critic=critic, algorithm=GAE.model_copy(update=settings)), "critic")
+def start(
+    policy: ModelSection,
+    context: Parallel,
+    *,
+    critic: CriticSection = CRITIC,
+    actor: ActorSection = ACTOR,
+    **settings: Any,
+) -> Critic:
+    config = RunConfig(model=policy, critic=critic, actor=actor, algorithm=GAE.model_copy(update=settings))
+    started = Critic(config, "critic")
     started.setup(context)
     return started
 
@@ -107,7 +111,7 @@ def test_a_new_critic_predicts_zero(policy: ModelSection, context: Parallel):
 def test_three_updates_equal_a_plain_loop(
     policy: ModelSection, context: Parallel, num_mini_batches: int, num_epochs: int
 ):
-    critic = start(policy, context, critic=CRITIC.model_copy(update={"epochs_per_step": num_epochs}))
+    critic = start(policy, context, actor=ACTOR.model_copy(update={"epochs_per_step": num_epochs}))
     plain = PlainCritic(policy.path)
     for step in (1, 2, 3):
         groups = groups_of(2, seed=step)
@@ -151,7 +155,7 @@ def targets(trajectory: Trajectory) -> Tensor:
 def test_packing_does_not_change_the_update(policy: ModelSection, context: Parallel):
     norms = [
         update(
-            start(policy, context, critic=CRITIC.model_copy(update={"max_tokens_per_micro_batch": size})), groups_of(2)
+            start(policy, context, actor=ACTOR.model_copy(update={"max_tokens_per_micro_batch": size})), groups_of(2)
         )
         for size in (1, 10_000)
     ]
@@ -203,14 +207,14 @@ def test_a_resumed_critic_continues_exactly(policy: ModelSection, context: Paral
 def test_a_reset_critic_clears_its_moments_and_restarts_the_warm_up(
     policy: ModelSection, context: Parallel, tmp_path: Any
 ):
-    critic = start(policy, context, critic=CRITIC.model_copy(update={"warmup_steps": 4}))
+    critic = start(policy, context, actor=ACTOR.model_copy(update={"warmup_steps": 4}))
     update(critic, groups_of(2), step=6)
     critic.reset_optimiser(6)
     assert not critic._optimiser.state
     assert update(critic, groups_of(2), step=7)["critic/learning_rate"] == pytest.approx(0.01 / 4)
     critic.save(str(tmp_path / "critic"))
     critic.close()
-    resumed = start(policy, context, critic=CRITIC.model_copy(update={"warmup_steps": 4}))
+    resumed = start(policy, context, actor=ACTOR.model_copy(update={"warmup_steps": 4}))
     resumed.load(str(tmp_path / "critic"))
     assert update(resumed, groups_of(2), step=8)["critic/learning_rate"] == pytest.approx(0.01 / 2)
 

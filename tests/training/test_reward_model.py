@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from agentrl.config.schema.algorithm import RewardModelSection, SelectionSection
-from agentrl.config.schema.run import ModelSection, RewardSection, RunConfig
+from agentrl.config.schema.run import ActorSection, ModelSection, RewardSection, RunConfig
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.training.model.sharded_model import open_classifier
 from agentrl.training.parallel import Parallel, full_tensors
@@ -35,20 +35,22 @@ def context() -> Iterator[Parallel]:
     parallel.close()
 
 
-def start(policy: ModelSection, context: Parallel, section: RewardModelSection) -> RewardModel:
-    model = RewardModel(RunConfig(model=policy, reward=RewardSection(model=section)), "reward")
+def start(policy: ModelSection, context: Parallel, section: RewardModelSection, **actor: int) -> RewardModel:
+    config = RunConfig(model=policy, reward=RewardSection(model=section), actor=ActorSection(**actor))
+    model = RewardModel(config, "reward")
     model.setup(context)
     return model
 
 
 @pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
 def test_scores_match_transformers(policy: ModelSection, context: Parallel, classifier: Path, max_tokens: int):
-    section = RewardModelSection(path=str(classifier), max_tokens_per_micro_batch=max_tokens)
+    section = RewardModelSection(path=str(classifier))
     plain = AutoModelForSequenceClassification.from_pretrained(classifier, attn_implementation="eager").eval()
     plain.config.pad_token_id = None
     with torch.no_grad():
         expected = [plain(torch.tensor([trajectory.token_ids])).logits.item() for trajectory in TRAJECTORIES]
-    assert start(policy, context, section).score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
+    model = start(policy, context, section, max_tokens_per_micro_batch=max_tokens)
+    assert model.score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
     assert max(expected) - min(expected) > 0.01
 
 

@@ -11,45 +11,11 @@ from agentrl.config.schema.fields import (
     Count,
     CountOrZero,
     Number,
-    Processes,
     Section,
     Share,
     known_or_path,
-    resumable,
 )
 from agentrl.config.schema.paths import InputPath
-
-
-class UpdateSection(Section):
-    """The optimiser, and its batch sizes."""
-
-    learning_rate: BelowOne = 1e-6
-    """AdamW learning rate after warm-up."""
-    warmup_steps: CountOrZero = 20
-    """Steps over which the learning rate rises linearly."""
-    decay_steps: CountOrZero = 0
-    """Steps, warm-up included, after which the learning rate has fallen along half a cosine to `final_learning_rate_fraction`,
-    where it stays; 0 keeps it constant. A stage with `reset_optimiser` restarts the count.
-    """
-    final_learning_rate_fraction: Share = 0.1
-    """Share of the learning rate at the end of the decay."""
-    weight_decay: AmountOrZero = 0.01
-    """AdamW weight decay."""
-    adam_beta1: BelowOne = 0.9
-    """AdamW first-moment decay."""
-    adam_beta2: BelowOne = 0.999
-    """AdamW second-moment decay."""
-    max_grad_norm: Amount = 1.0
-    """Gradients are clipped to this global norm."""
-    mini_batches_per_step: Count = 1
-    """Optimiser updates per step, each on a part of its trajectories; a divisor of `rollout.prompts_per_step`, though parts
-    differ in size after groups were dropped. With 1 and one epoch, every ratio is 1 and no clipping takes effect.
-    """
-    epochs_per_step: Processes = 1
-    """Passes over these mini-batches; ratios refer to the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
-    max_tokens_per_micro_batch: Count = resumable(16384)
-    """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
-
 
 ADVANTAGE_NAMES = ("grpo", "rloo", "reinforce_plus_plus_baseline")
 """Values of `algorithm.advantage` with one advantage per trajectory."""
@@ -152,8 +118,6 @@ class AlgorithmSection(Section):
     """Place of the KL term: in the loss, with its gradient, or in the reward, as a cost of each token."""
     kl_target: AmountOrZero = 0.0
     """Target KL in nats per trajectory, to which the coefficient is adapted after each step; 0 keeps `kl_coefficient`."""
-    kl_horizon: Count = 10_000
-    """Number of trajectories over which the coefficient changes by at most a factor of e^0.2."""
     kl_estimator: Annotated[str, known_or_path(KL_ESTIMATOR_NAMES)] = "k3"
     """Estimator of the KL divergence from sampled tokens: `k1`, `k2`, `k3`, or the import path of your own function
     (`agentrl.algorithms.kl_divergence`). In the loss, `k1` has a mean gradient of 0 on fresh samples; use `k2` or `k3` there.
@@ -180,13 +144,13 @@ class LoraSection(Section):
     """Names of the linear layers that get factors (`q_proj`); empty: all of the decoder."""
 
 
-class CriticSection(UpdateSection):
-    """The value model, for `algorithm.advantage: gae`."""
+class CriticSection(Section):
+    """The value model, for `algorithm.advantage: gae`; what is not listed here is as in `actor`."""
 
     path: InputPath | None = None
     """Hugging Face folder of its initial backbone; absent: `model.path`. Its head starts at zero."""
     learning_rate: BelowOne = 1e-5
-    """AdamW learning rate after warm-up."""
+    """AdamW learning rate after warm-up; the critic, whose head is new, takes larger steps than the actor."""
     value_clip: AmountOrZero = 0.5
     """Largest change of a value in one step, in units of the reward; 0: no bound."""
 
@@ -200,5 +164,3 @@ class RewardModelSection(Section):
     """Factor of its score in the total reward, `reward.weight` x reward + this x score; negative if low scores are better."""
     activation: Literal["none", "sigmoid"] = "none"
     """Function applied to its output: `sigmoid` gives a probability."""
-    max_tokens_per_micro_batch: Count = resumable(16384)
-    """Packed tokens of one forward pass on one rank."""

@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agentrl.config.schema.addresses import ServerUrl
-from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection, UpdateSection
+from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.fields import (
+    Amount,
     AmountOrZero,
+    BelowOne,
     Count,
     CountOrZero,
     Number,
@@ -173,9 +175,31 @@ class RolloutSection(Section):
     """Tool YAML; the same key may be set at the root instead."""
 
 
-class ActorSection(UpdateSection):
-    """The policy update."""
+class ActorSection(Section):
+    """The policy update; the critic's is the same but for its learning rate."""
 
+    learning_rate: BelowOne = 1e-6
+    """AdamW learning rate after warm-up."""
+    warmup_steps: CountOrZero = 20
+    """Steps over which the learning rate rises linearly."""
+    decay_steps: CountOrZero = 0
+    """Steps, warm-up included, after which the learning rate has fallen along half a cosine to `final_learning_rate_fraction`,
+    where it stays; 0 keeps it constant. A stage with `reset_optimiser` restarts the count.
+    """
+    final_learning_rate_fraction: Share = 0.1
+    """Share of the learning rate at the end of the decay."""
+    weight_decay: AmountOrZero = 0.01
+    """AdamW weight decay."""
+    max_grad_norm: Amount = 1.0
+    """Gradients are clipped to this global norm."""
+    mini_batches_per_step: Count = 1
+    """Optimiser updates per step, each on a part of its trajectories; a divisor of `rollout.prompts_per_step`, though parts
+    differ in size after groups were dropped. With 1 and one epoch, every ratio is 1 and no clipping takes effect.
+    """
+    epochs_per_step: Processes = 1
+    """Passes over these mini-batches; ratios refer to the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
+    max_tokens_per_micro_batch: Count = resumable(16384)
+    """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
     num_workers: Processes = resumable(1)
     """FSDP ranks, one process each."""
     num_threads_per_worker: CountOrZero = resumable(0)

@@ -61,10 +61,6 @@ class SftTrainingSection(Section):
     """Share of the peak at which the falling learning rate ends."""
     weight_decay: AmountOrZero = 0.01
     """AdamW weight decay."""
-    adam_beta1: BelowOne = 0.9
-    """AdamW first-moment decay."""
-    adam_beta2: BelowOne = 0.98
-    """AdamW second-moment decay."""
     max_grad_norm: Amount = 1.0
     """Gradients are clipped to this global norm."""
     max_tokens_per_micro_batch: Count = resumable(4096)

@@ -20,18 +20,17 @@ def algorithm_problems(config: RunConfig) -> Iterator[str]:
         yield (
             "`reward.weight` and `reward.model.weight` are both 0, so that every trajectory is worth the same; set one above 0"
         )
-    num_prompts = config.rollout.prompts_per_step
-    for role, update in (("actor", config.actor), ("critic", config.critic)):
-        if num_prompts % update.mini_batches_per_step:
-            yield (
-                f"`{role}.mini_batches_per_step` is {update.mini_batches_per_step}, which does not divide the {num_prompts} "
-                "groups of `rollout.prompts_per_step`; change one of them"
-            )
-        if 0 < update.decay_steps <= update.warmup_steps:
-            yield (
-                f"`{role}.decay_steps` is {update.decay_steps}, and must be above `{role}.warmup_steps` "
-                f"({update.warmup_steps}), which it includes; or 0 for a constant learning rate"
-            )
+    num_prompts, actor = config.rollout.prompts_per_step, config.actor
+    if num_prompts % actor.mini_batches_per_step:
+        yield (
+            f"`actor.mini_batches_per_step` is {actor.mini_batches_per_step}, which does not divide the {num_prompts} "
+            "groups of `rollout.prompts_per_step`; change one of them"
+        )
+    if 0 < actor.decay_steps <= actor.warmup_steps:
+        yield (
+            f"`actor.decay_steps` is {actor.decay_steps}, and must be above `actor.warmup_steps` ({actor.warmup_steps}), "
+            "which it includes; or 0 for a constant learning rate"
+        )
 
 
 def _bound_problems(algorithm: AlgorithmSection) -> Iterator[str]:

@@ -141,18 +141,14 @@ def _rank_problems(placement: Placement, config: RunConfig) -> Iterator[str]:
     if selection.method == "all":
         num_kept_by = "rollout.samples_per_prompt"
     ranks = "ranks" if size == 1 else f"groups of {size} ranks (`actor.sequence_parallel_size`)"
-    updates = {"actor": actor, "critic": config.critic}
-    for component in [name for name in placement.components if name in updates]:
-        groups, shares = (
-            rollout.prompts_per_step // updates[component].mini_batches_per_step,
-            placement.num_processes // size,
+    groups, shares = rollout.prompts_per_step // actor.mini_batches_per_step, placement.num_processes // size
+    trained = [name for name in placement.components if name in ("actor", "critic")]
+    if trained and 0 < groups * kept < shares:
+        yield (
+            f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `actor.mini_batches_per_step`) of "
+            f"{kept} trajectories (`{num_kept_by}`), fewer than the {trained[0]}'s {shares} {ranks}, so some would be idle; "
+            "make it larger, or use fewer ranks"
         )
-        if 0 < groups * kept < shares:
-            yield (
-                f"a mini-batch has {groups} groups (`rollout.prompts_per_step` over `{component}.mini_batches_per_step`) of "
-                f"{kept} trajectories (`{num_kept_by}`), fewer than the {component}'s {shares} {ranks}, so some would be idle; "
-                "make it larger, or use fewer ranks"
-            )
 
 
 def _sync_problems(config: RunConfig, placements: list[Placement]) -> Iterator[str]:

@@ -58,23 +58,16 @@ def _training_rules(config: RunConfig) -> Iterator[Rule]:
     algorithm, advantage = config.algorithm, config.algorithm.advantage
     if not config.has_reward_model:
         reason = "there is no reward model; name one in `reward.model.path`, or leave it out"
-        yield "reward.model", ("weight", "activation", "max_tokens_per_micro_batch"), reason
+        yield "reward.model", ("weight", "activation"), reason
         yield "reward", ("weight",), reason
     if config.validation.every_steps == 0 and config.checkpoint.keep_best:
         yield "checkpoint", ("keep_best",), "`validation.every_steps` is 0; set that above 0, or leave it out"
-    for role in ("actor", "critic"):
-        if attrgetter(role)(config).decay_steps == 0:
-            reason = f"`{role}.decay_steps` is 0, and the learning rate constant; set that, or leave it out"
-            yield role, ("final_learning_rate_fraction",), reason
+    if config.actor.decay_steps == 0:
+        reason = "`actor.decay_steps` is 0, and the learning rate constant; set that, or leave it out"
+        yield "actor", ("final_learning_rate_fraction",), reason
     if algorithm.kl_coefficient == 0:
         reason = "`algorithm.kl_coefficient` is 0, so there is no such term; set it above 0"
-        yield "algorithm", ("kl_in", "kl_target", "kl_horizon", "kl_estimator"), reason
-    elif algorithm.kl_target == 0:
-        yield (
-            "algorithm",
-            ("kl_horizon",),
-            "`algorithm.kl_target` is 0, so the coefficient stays; set one, or leave it out",
-        )
+        yield "algorithm", ("kl_in", "kl_target", "kl_estimator"), reason
     if advantage in ADVANTAGE_NAMES:
         reason = (
             f"`algorithm.advantage: {advantage}` gives all tokens of a trajectory the same; use one of "

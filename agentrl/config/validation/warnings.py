@@ -2,7 +2,7 @@
 
 import math
 
-from agentrl.config.schema.algorithm import POLICY_LOSS_NAMES, UpdateSection
+from agentrl.config.schema.algorithm import POLICY_LOSS_NAMES
 from agentrl.config.schema.run import RewardSection, RunConfig
 from agentrl.config.validation.unused_keys import changed
 
@@ -42,21 +42,19 @@ def _divergence_without_gradient(config: RunConfig) -> list[str]:
 def _bounds_that_never_act(config: RunConfig) -> list[str]:
     """Return explicitly set bounds that have no effect, because with one update per step every ratio is 1."""
     algorithm, problems = config.algorithm, []
-    if algorithm.clip_ratio_dual and algorithm.policy_loss in POLICY_LOSS_NAMES and _updates_once(config.actor):
+    if not config.actor.mini_batches_per_step == config.actor.epochs_per_step == 1:
+        return []
+    if algorithm.clip_ratio_dual and algorithm.policy_loss in POLICY_LOSS_NAMES:
         problems.append(
-            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual:g}, but with one actor update per step every "
+            f"`algorithm.clip_ratio_dual` is {algorithm.clip_ratio_dual:g}, but with one update per step every "
             "ratio is 1; unless intended, raise `actor.mini_batches_per_step` or `actor.epochs_per_step`, or leave it out"
         )
-    if config.critic.value_clip and changed(config.critic, "value_clip") and _updates_once(config.critic):
+    if config.critic.value_clip and changed(config.critic, "value_clip"):
         problems.append(
-            f"`critic.value_clip` is {config.critic.value_clip:g}, but with one critic update per step no value has changed "
-            "yet; unless intended, raise `critic.mini_batches_per_step` or `critic.epochs_per_step`, or leave it out"
+            f"`critic.value_clip` is {config.critic.value_clip:g}, but with one update per step no value has changed yet; "
+            "unless intended, raise `actor.mini_batches_per_step` or `actor.epochs_per_step`, or leave it out"
         )
     return problems
-
-
-def _updates_once(section: UpdateSection) -> bool:
-    return section.mini_batches_per_step == section.epochs_per_step == 1
 
 
 def _stale_without_correction(config: RunConfig) -> list[str]:
@@ -72,12 +70,12 @@ def _stale_without_correction(config: RunConfig) -> list[str]:
 def _decay_that_ends_early(config: RunConfig) -> list[str]:
     if any(stage.reset_optimiser for stage in config.stages):
         return []  # the decay restarts there
-    updates: dict[str, UpdateSection] = {"actor": config.actor, "critic": config.critic}
+    actor, num_steps = config.actor, config.run.num_steps
+    if not 0 < actor.decay_steps < num_steps:
+        return []
     return [
-        f"`{name}.decay_steps` is {update.decay_steps}, and the run has {config.run.num_steps} steps: later ones have "
-        f"{update.final_learning_rate_fraction:g} of the learning rate; unless intended, set it to {config.run.num_steps}"
-        for name, update in updates.items()
-        if 0 < update.decay_steps < config.run.num_steps
+        f"`actor.decay_steps` is {actor.decay_steps}, and the run has {num_steps} steps: later ones have "
+        f"{actor.final_learning_rate_fraction:g} of the learning rate; unless intended, set it to {num_steps}"
     ]
 
 

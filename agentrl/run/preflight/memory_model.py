@@ -219,10 +219,9 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
 def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: bool) -> float:
     """Return the bytes of a model's largest pass without its weights, up to the backward pass if it is trained."""
     rollout, actor = config.rollout, config.actor
-    micro_batches = {"critic": config.critic, "reward": config.reward.model}
     longest = config.max_trajectory_tokens
     in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
-    in_a_row = min(micro_batches.get(component, actor).max_tokens_per_micro_batch, in_a_step)
+    in_a_row = min(actor.max_tokens_per_micro_batch, in_a_step)
     tokens = max(longest, in_a_row) / actor.sequence_parallel_size
     # A critic and a reward model have a head of one number.
     logits = min(_CHUNK_LOGITS[on_gpu], tokens * size.vocabulary) if component in ("actor", "ref") else 0

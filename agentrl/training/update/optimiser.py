@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from agentrl.config.schema.algorithm import UpdateSection
+from agentrl.config.schema.run import ActorSection
 
 
 def build_adamw(
@@ -34,7 +34,7 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, num_steps: int, 
     return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def learning_rate_at(step: int, config: UpdateSection) -> float:
+def learning_rate_at(step: int, config: ActorSection) -> float:
     """Return the learning rate of update `step`, from 1, counted from the start of the warm-up."""
     if config.decay_steps == 0:
         return warmup(step, peak=config.learning_rate, warmup_steps=config.warmup_steps)

@@ -375,7 +375,7 @@ def test_a_call_to_a_tool_that_the_prompt_does_not_list_is_refused_unless_it_is_
         ("training.examples_per_step=0", r"`training\.examples_per_step` is 0"),
         ("data.max_tokens=0", r"`data\.max_tokens` is 0"),
         ("training.learning_rate=.nan", r"`training\.learning_rate` is nan"),
-        ("training.adam_beta1=1", r"`training\.adam_beta1` is 1"),
+        ("training.learning_rate=1", r"`training\.learning_rate` is 1"),
         ("data.train_files=[]", r"`data\.train_files` is empty"),
         ("validation.every_steps=3", r"`data\.validation_files` is empty"),
         ("lora.alpha=3", r"`lora\.rank` is 0"),

@@ -64,14 +64,14 @@ def test_the_divergence_is_measured_before_the_update_and_has_no_gradient(
 
 
 def test_the_coefficient_adapts_and_is_part_of_the_checkpoint(policy: ModelSection, context: Parallel, tmp_path: Path):
-    algorithm = ALGORITHM.model_copy(update={"kl_target": 1.0, "kl_horizon": 20})
+    algorithm = ALGORITHM.model_copy(update={"kl_target": 1.0})
     actor = start(policy, context, algorithm)
     assert actor.kl_coefficient() == 0.1
     metrics = update(actor, gap=-0.5)
     num_tokens = sum(trajectory.ref.num_response_tokens for group in GROUPS for trajectory in group.trajectories)
-    expected = next_kl_coefficient(0.1, divergence=0.5 * num_tokens / 8, target=1.0, num_trajectories=8, horizon=20)
+    expected = next_kl_coefficient(0.1, divergence=0.5 * num_tokens / 8, target=1.0, num_trajectories=8)
     assert metrics["actor/kl_coefficient"] == 0.1
-    assert actor.kl_coefficient() == pytest.approx(expected) == pytest.approx(0.1 * (1 + 0.2 * 8 / 20))
+    assert actor.kl_coefficient() == pytest.approx(expected) == pytest.approx(0.1 * (1 + 0.2 * 8 / 10_000))
     actor.save(str(tmp_path / "actor"))
     actor.close()
     resumed = start(policy, context, algorithm)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from agentrl.config.schema.algorithm import UpdateSection
+from agentrl.config.schema.run import ActorSection
 from agentrl.training.update.optimiser import (
     apply_gradients,
     build_adamw,
@@ -58,8 +58,8 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 
 
 def test_the_learning_rate_is_constant_or_a_cosine_of_the_step():
-    constant = UpdateSection(learning_rate=0.2, warmup_steps=2)
+    constant = ActorSection(learning_rate=0.2, warmup_steps=2)
     assert [learning_rate_at(step, constant) for step in (1, 2, 100)] == [0.1, 0.2, 0.2]
-    cosine = UpdateSection(learning_rate=0.2, warmup_steps=2, decay_steps=10, final_learning_rate_fraction=0.5)
+    cosine = ActorSection(learning_rate=0.2, warmup_steps=2, decay_steps=10, final_learning_rate_fraction=0.5)
     rates = [learning_rate_at(step, cosine) for step in (1, 2, 6, 10, 50)]
     assert rates == pytest.approx([0.1, 0.2, 0.15, 0.1, 0.1])
