@@ -1,12 +1,10 @@
 """The prompts of a run, in an order that depends on the seed only; one integer is the position.
 
 A row's own `id` is its prompt's id. Without one it is `<file>-<extra_info.index>`, or `<file>-<row number>` if a file lacks
-indices or repeats them. `<file>` is the file's name without its ending, after its folder's name if two files share it (in a run
-with stages: `name_files`). From the second pass on `@epoch1`, `@epoch2`, ... is appended, so that a prompt drawn twice, even
-within one step, makes two groups.
+indices or repeats them. `<file>` is the file's name (`name_files`). From the second pass on `@epoch1`, `@epoch2`, ... is
+appended, so that a prompt drawn twice, even within one step, makes two groups.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
@@ -56,7 +54,7 @@ class PromptDataset:
         self._files = ", ".join(map(str, files))
         bad_rows = BadRows(skip=skip_bad_rows)
         reader = _Reader(columns, check_prompt, bad_rows)
-        names = name_files([paths]) if file_names is None else file_names
+        names = name_files(paths) if file_names is None else file_names
         prompts = [prompt for path in paths for prompt in reader.read(path, names[path])]
         reasons = bad_rows.reasons
         if not prompts and reasons:
@@ -139,28 +137,18 @@ class PromptDataset:
         return sorted(rows, key=digest) if self._shuffle else list(rows)
 
 
-def name_files(stages: Iterable[Sequence[Path]]) -> dict[Path, str]:
+def name_files(files: Iterable[Path]) -> dict[Path, str]:
     """Return the name of each file in prompt ids, given the files of all stages of a run in order.
 
-    Names are unique over the stages, and a file keeps its name in later ones. They do not depend on later stages, which may
-    change when a run is resumed.
+    A name depends on earlier files only: later stages may change when a run is resumed.
 
-    Example: `train` for `a/train.jsonl` of the first stage, then `b-train` for `b/train.jsonl` of the second.
+    Example: `train` for `a/train.jsonl`, then `b-train` for `b/train.jsonl`.
     """
     names: dict[Path, str] = {}
-    for files in stages:
-        new = [file for file in dict.fromkeys(files) if file not in names]
-        uses = Counter(file.stem for file in [*names, *new])
-        taken = set(names.values())
-        names |= {file: _name(file, taken, num_folders=0 if uses[file.stem] == 1 else 1) for file in new}
+    for file in dict.fromkeys(files):
+        candidates = (file.stem, f"{file.parent.name}-{file.stem}", str(file))
+        names[file] = next(name for name in candidates if name not in names.values())
     return names
-
-
-def _name(file: Path, taken: Collection[str], *, num_folders: int) -> str:
-    """Return the name of a file after those of its last `num_folders` folders, or of more if that is taken."""
-    folders = [folder.name for folder in file.parents]
-    names = ("-".join([*reversed(folders[:count]), file.stem]) for count in range(num_folders, len(folders) + 1))
-    return next((name for name in names if name not in taken), str(file))
 
 
 def id_without_epoch(prompt_id: str) -> str:

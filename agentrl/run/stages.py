@@ -49,8 +49,8 @@ class Stage:
 def stages_of(config: RunConfig) -> list[Stage]:
     """Return the stages of a run in order; without `stages` the run itself is the only one."""
     if not config.stages:
-        return [Stage(index=0, start=0, config=config, file_names=name_files([[*map(Path, config.data.train_files)]]))]
-    file_names = name_files([*map(Path, _files_of(stage, config))] for stage in config.stages)
+        return [Stage(index=0, start=0, config=config, file_names=name_files(map(Path, config.data.train_files)))]
+    file_names = name_files(Path(file) for stage in config.stages for file in _files_of(stage, config))
     ends = list(itertools.accumulate(stage.num_steps for stage in config.stages))
     stages: list[Stage] = []
     reference_step = 0

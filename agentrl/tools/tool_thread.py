@@ -19,14 +19,12 @@ class ToolThread:
         """Take the name for messages; the thread starts with the first coroutine."""
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lags: dict[asyncio.AbstractEventLoop, LoopLag] = {}
-        """Watches, keyed by loop: a coroutine after `close` gets a new loop while the last one may still be blocked."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Run a coroutine; cancelling the future cancels it, and all that it raises is an `Exception`."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._loop.call_soon_threadsafe(self._watch)
+            self._loop.call_soon_threadsafe(LoopLag, self._name)  # its task ends with the loop
             # A daemon: a call that never returns must not keep the process alive.
             threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True).start()
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained_coroutine(coroutine), self._loop))
@@ -41,9 +39,6 @@ class ToolThread:
         self._run(loop)
         while self._loop is loop:
             self._run(loop)
-        # Not in a callback of `close`: the loop may have left its last turn by an exception, with callbacks to spare.
-        if (lag := self._lags.pop(loop, None)) is not None:
-            lag.stop()
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.call_soon(loop.stop)
@@ -54,6 +49,3 @@ class ToolThread:
         # asyncio lets these end the loop if a task of the user's raises them.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
-
-    def _watch(self) -> None:
-        self._lags[asyncio.get_running_loop()] = LoopLag(self._name)

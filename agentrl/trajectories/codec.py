@@ -19,7 +19,7 @@ from agentrl.types import (
     Turn,
 )
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 JsonObject = dict[str, Any]
 
@@ -27,14 +27,8 @@ JsonObject = dict[str, Any]
 class RecordKind(StrEnum):
     """Kind of a line in a trajectory file."""
 
-    BATCH = "batch"
     PROMPT = "prompt"
     TRAJECTORY = "trajectory"
-
-
-def encode_batch(num_trajectories: int) -> JsonObject:
-    """Return the record that precedes so many trajectories: a file that lost its end shows how many it lacks."""
-    return _header(RecordKind.BATCH) | {"num_trajectories": num_trajectories}
 
 
 def encode_prompt(prompt: Prompt) -> JsonObject:

@@ -3,14 +3,14 @@
     <run>/trajectories/step_000012.jsonl         rolled out for update 12
     <run>/trajectories/validation_000012.jsonl   rolled out to validate the policy after update 12
 
-Each file holds one line per batch, prompt and trajectory (see `codec`). Call `append` before the checkpoint of the same step is
+Each file holds one line per prompt and trajectory (see `codec`). Call `append` before the checkpoint of the same step is
 written, so that the files of a checkpoint are complete.
 """
 
 import hashlib
-import logging
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
@@ -19,14 +19,11 @@ from agentrl.trajectories.codec import (
     RecordKind,
     decode_prompt,
     decode_trajectory,
-    encode_batch,
     encode_prompt,
     encode_trajectory,
     record_kind,
 )
 from agentrl.types import Prompt, Trajectory
-
-logger = logging.getLogger(__name__)
 
 _FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
 
@@ -59,12 +56,11 @@ class TrajectoryStore:
             The file, once all is on the disk.
         """
         path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
-        trajectories, num_missing = list(trajectories), 0
+        recorded: set[str] = set()
         if leave_out_recorded:
-            recorded, num_announced = _recorded_ids(path)
-            trajectories = [trajectory for trajectory in trajectories if trajectory.trajectory_id not in recorded]
-            num_missing = num_announced - len(recorded)
-        append_json_lines(path, _encode_all(prompts, trajectories, num_to_announce=len(trajectories) - num_missing))
+            recorded = {trajectory.trajectory_id for trajectory in read_trajectories(path)}
+        new = (trajectory for trajectory in trajectories if trajectory.trajectory_id not in recorded)
+        append_json_lines(path, chain(map(encode_prompt, prompts), map(encode_trajectory, new)))
         return path
 
     def take_back(self, *, after_step: int) -> None:
@@ -76,23 +72,14 @@ class TrajectoryStore:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Yield the trajectories of one file in order; warn at its end if some are lost.
+    """Yield the trajectories of one file in order.
 
     Raises:
         ValueError: a line is damaged or from another version of the format.
     """
-    num_read = num_announced = 0
     for record in read_json_lines(path):
-        match record_kind(record):
-            case RecordKind.BATCH:
-                num_announced += record["num_trajectories"]
-            case RecordKind.TRAJECTORY:
-                num_read += 1
-                yield decode_trajectory(record)
-            case RecordKind.PROMPT:
-                pass
-    if num_read < num_announced:
-        logger.warning("%s: %d of %d trajectories: its end is lost, or is being written", path, num_read, num_announced)
+        if record_kind(record) is RecordKind.TRAJECTORY:
+            yield decode_trajectory(record)
 
 
 def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
@@ -139,26 +126,3 @@ def read_prompts(path: Path) -> dict[str, Prompt]:
 def _digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _recorded_ids(path: Path) -> tuple[set[str], int]:
-    """Return the ids of the trajectories of a file, and how many its batches announce."""
-    ids, num_announced = set[str](), 0
-    for record in read_json_lines(path):
-        kind = record_kind(record)
-        if kind is RecordKind.TRAJECTORY:
-            ids.add(record["trajectory_id"])
-        elif kind is RecordKind.BATCH:
-            num_announced += record["num_trajectories"]
-    return ids, num_announced
-
-
-def _encode_all(
-    prompts: Iterable[Prompt], trajectories: Iterable[Trajectory], *, num_to_announce: int
-) -> Iterator[dict[str, object]]:
-    if num_to_announce > 0:
-        yield encode_batch(num_to_announce)
-    for prompt in prompts:
-        yield encode_prompt(prompt)
-    for trajectory in trajectories:
-        yield encode_trajectory(trajectory)

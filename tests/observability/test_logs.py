@@ -1,14 +1,11 @@
-import errno
 import io
 import logging
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from agentrl.observability.logs import configure_logging
-from tests.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -66,32 +63,3 @@ def test_brackets_in_a_message_are_text_and_not_markup_in_a_terminal() -> None:
     configure_logging(None, console=console)
     logging.getLogger("agentrl").warning("answer was [bold]5[/bold]")
     assert "[bold]5[/bold]" in written_to(console)
-
-
-def test_lines_for_which_the_disk_has_no_room_are_missing_without_a_traceback_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        configure_logging(disk, console=(console := piped_console()))
-        fill(disk, leave_bytes=0)
-        logging.getLogger("agentrl").info("step 1")
-        assert written_to(console).endswith("INFO    step 1\n")
-        assert capsys.readouterr().err == ""
-        (disk / "fill").unlink()
-        logging.getLogger("agentrl").info("step 2")
-        assert "step 2" in (disk / "run.log").read_text()
-
-
-def test_a_log_that_cannot_be_written_for_another_reason_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class BrokenDisk(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(errno.EIO, "Input/output error")
-
-    configure_logging(tmp_path, console=piped_console())
-    [handler] = [handler for handler in logging.getLogger().handlers if handler.name == "agentrl.file"]
-    assert isinstance(handler, logging.FileHandler)
-    handler.setStream(cast(Any, BrokenDisk()))
-    logging.getLogger("agentrl").info("step 1")
-    assert "Input/output error" in capsys.readouterr().err

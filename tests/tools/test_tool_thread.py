@@ -145,7 +145,7 @@ async def test_a_thread_that_is_closed_while_user_code_leaves_its_loop_ends(endi
     assert held[1].cancelled()
 
 
-async def test_a_thread_that_is_closed_while_it_is_blocked_and_then_used_leaves_no_watch():
+async def test_a_thread_that_is_closed_while_it_is_blocked_and_then_used_leaves_no_thread():
     thread, begun, release = ToolThread("blocked and then used"), threading.Event(), threading.Event()
 
     async def block() -> None:
@@ -157,7 +157,7 @@ async def test_a_thread_that_is_closed_while_it_is_blocked_and_then_used_leaves_
     thread.close()
     await thread.run(asyncio.sleep(0))  # on a new loop
     threads = [other for other in threading.enumerate() if "blocked and then used" in other.name]
-    assert len(threads) == 4  # two loops, and what watches them
+    assert len(threads) == 2
     release.set()
     await blocked
     thread.close()
