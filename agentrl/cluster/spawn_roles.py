@@ -1,12 +1,11 @@
 """Spawns the processes of every role of a layout, as groups of ranks and as engines."""
 
 import functools
-import logging
 from dataclasses import dataclass, field
 
-from agentrl import clock
 from agentrl.cluster.placement.nodes import Nodes
 from agentrl.cluster.placement.resource_pool import (
+    RESERVE_TIMEOUT_S,
     Bundle,
     ReservedPool,
     bundles_of,
@@ -25,9 +24,7 @@ from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
 from agentrl.config.layout import Placement, layout, pool_users
 from agentrl.config.schema.run import RunConfig
-from agentrl.errors import ConfigError, InsufficientResourcesError
-
-logger = logging.getLogger(__name__)
+from agentrl.errors import ConfigError
 
 SPARE_CALLS = 64
 """Calls (stats, abort, weights) that must not queue behind those of the trajectories."""
@@ -58,36 +55,22 @@ class Places:
         """Reserve every pool of a config, for a run with or without models.
 
         Raises:
-            ConfigError: the cluster cannot hold the run; see also `reserve`.
-            InsufficientResourcesError: the cluster held the run before (`is_restart`), and lacked resources for too long.
+            ConfigError: the cluster cannot hold the run, which it did not hold before either (`is_restart`).
+            InsufficientResourcesError: others held the places for too long, or a node that the run had did not come back.
         """
-        places = cls(config=config, nodes=nodes, num_gpus=num_gpus)
         needs = processes_of(config, num_gpus=num_gpus, with_models=with_models)
-
-        def lacking() -> str | None:
-            return missing_resources(config.cluster, needs, total=node_resources())
-
-        max_wait_s, started_at = config.cluster.max_wait_s, clock.now()
-        while True:
-            if is_restart:
-                await nodes.until_room(lacking)
-            try:
-                if problem := lacking():
-                    raise ConfigError(problem)
-                for name, section in config.cluster.pools.items():
-                    places.pools[name] = await reserve(name, section, roles=pool_users(config, name))
-                return places
-            except ConfigError as error:
-                places.close()
-                if not is_restart:
-                    raise
-                left_s = max_wait_s - (clock.now() - started_at)
-                if left_s <= 0:
-                    raise InsufficientResourcesError(
-                        f"{error}. The run ends, since `cluster.max_wait_s`, {max_wait_s:g} s, are over; the same command "
-                        "goes on"
-                    ) from error
-                logger.warning("%s. Waiting for another %.0f s", error, left_s)
+        if not is_restart and (problem := missing_resources(config.cluster, needs, total=node_resources())):
+            raise ConfigError(problem)
+        timeout_s = config.cluster.max_wait_s if is_restart else RESERVE_TIMEOUT_S
+        places = cls(config=config, nodes=nodes, num_gpus=num_gpus)
+        try:
+            for name, section in config.cluster.pools.items():
+                roles = pool_users(config, name)
+                places.pools[name] = await reserve(name, section, roles=roles, timeout_s=timeout_s)
+        except BaseException:
+            places.close()
+            raise
+        return places
 
     def of_engines(self) -> list[ResourcePool]:
         """Return the place of each process that holds an engine."""

@@ -53,12 +53,7 @@ async def start_again(leave: Callable[[], None], come_back: Callable[[], None]) 
     places = await waiting
     pools = list(places.pools)
     places.close()
-    return {
-        "first": first,
-        "waited": waited,
-        "pools": pools,
-        "wait_s": nodes.metrics()["cluster/room_wait_s"],
-    }
+    return {"first": first, "waited": waited, "pools": pools}
 
 
 async def refusal_of(starting: Awaitable[Places]) -> str:

@@ -77,10 +77,6 @@ def interrupt(run: subprocess.Popen[str]) -> None:
     assert run.returncode == 128 + signal.SIGINT, output
 
 
-def total(run_dir: Path, key: str) -> float:
-    return sum(row.get(key) or 0.0 for row in metrics(run_dir))
-
-
 @pytest.fixture
 def net() -> Iterator[Network]:
     skip_without_namespaces()
@@ -104,7 +100,6 @@ def test_a_run_waits_for_the_machine_that_it_needs_and_continues_without_one_tha
         wait_for(run, run_dir, text=f"node {other.address}: joined")
         wait_for(run, run_dir, step=steps(run_dir)[-1] + 2)
         assert metrics(run_dir)[-1]["actor/restarts"] == 1
-        assert total(run_dir, "cluster/room_wait_s") > 0
 
         spare = net.add()
         spare.start_ray(num_cpus=OTHER_CPUS)

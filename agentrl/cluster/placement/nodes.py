@@ -1,13 +1,12 @@
 """The machines of a run: logs and counts nodes that leave or join, and waits for room for new processes.
 
 Ray itself waits for ever, and silently, for resources that a cluster lacks. Here such a wait is logged every minute with what
-is missing, and ends. The same holds for a process that has room but takes long to build its class.
+is missing, and ends.
 """
 
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,6 @@ _LOOK_EVERY_S = 5.0
 _FIRST_REPORT_S = 15.0
 """Time in which Ray starts a process if there is room, unless the machine is very busy."""
 _REPORT_EVERY_S = 60.0
-_SILENT_AFTER_S = 15.0
-_SILENCE_MESSAGE = (
-    "Ray: no answer from the head for %.0f s; it is dead or cannot be reached. After a minute Ray ends this process; then "
-    "start the same command again"
-)
 
 
 def living_nodes() -> dict[str, Node]:
@@ -69,13 +63,10 @@ class Nodes:
         self._look = look
         self._has_place = has_place
         self._history = history
-        self._waited_s = 0.0
-        self._counted_until = -math.inf
 
     def metrics(self) -> dict[str, float]:
-        """Return the nodes lost since the run began, and the seconds of waiting for room since the last call."""
-        waited_s, self._waited_s = self._waited_s, 0.0
-        return {"cluster/nodes_lost": float(self._history.num_nodes_lost), "cluster/room_wait_s": waited_s}
+        """Return the nodes lost since the run began."""
+        return {"cluster/nodes_lost": float(self._history.num_nodes_lost)}
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -115,25 +106,22 @@ class Nodes:
             await asyncio.gather(placing, return_exceptions=True)  # cancels the calls while Ray still runs
 
     async def _report_until(self, placing: asyncio.Future[Any], missing: Sequence[WorkerHandle], needs: str) -> None:
-        """Return when `placing` is done; until then log the `missing` without room, or else those that are being built."""
-        has_room, since = False, clock.now()
-        counted_at, look_in_s = since, min(_FIRST_REPORT_S, self._max_wait_s)
-        report_at_s = look_in_s
-        while not await _is_done(placing, within_s=look_in_s):
+        """Return when `placing` is done; until then log the `missing` without room."""
+        first_report_s = min(_FIRST_REPORT_S, self._max_wait_s)
+        has_room, since, report_at_s = False, clock.now(), first_report_s
+        while not await _is_done(placing, within_s=min(_LOOK_EVERY_S, first_report_s)):
             unplaced = await self._unplaced(missing, has_room=has_room)
-            if has_room == bool(unplaced):
-                has_room, since = not unplaced, clock.now()
-                counted_at, report_at_s = since, _REPORT_EVERY_S if has_room else min(_FIRST_REPORT_S, self._max_wait_s)
-            elif not has_room:
-                counted_at = self._count(counted_at)
-            if clock.now() - since >= report_at_s:
-                if has_room:
-                    _log_building(missing, waited_s=report_at_s)
-                    report_at_s += _REPORT_EVERY_S
-                else:
-                    await self._log_unplaced(unplaced, needs, waited_s=report_at_s)
-                    report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
-            look_in_s = min(_LOOK_EVERY_S, since + report_at_s - clock.now())
+            if has_room == bool(unplaced):  # the last one got its place, or one lost it with its node
+                has_room, since, report_at_s = not unplaced, clock.now(), first_report_s
+            waited_s = clock.now() - since
+            if has_room and waited_s >= START_TIMEOUT_S:
+                raise NotBuiltError(
+                    f"{_named(missing)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`). It "
+                    "seems to hang; build the class by hand with the same `config`"
+                )
+            if unplaced and waited_s >= report_at_s:
+                await self._log_unplaced(unplaced, needs, waited_s=waited_s)
+                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
 
     async def _unplaced(self, missing: Sequence[WorkerHandle], *, has_room: bool) -> list[WorkerHandle]:
         """Return the workers without a place; as at the last look (`has_room`) if Ray does not answer."""
@@ -143,40 +131,12 @@ class Nodes:
         except RayError:
             return [] if has_room else list(workers)
 
-    def _count(self, since: float) -> float:
-        """Count the time from `since` to now, except what another wait has counted; return now."""
-        now = clock.now()
-        self._waited_s += now - max(since, self._counted_until)
-        self._counted_until = now
-        return now
-
-    async def until_room(self, lacking: Callable[[], str | None]) -> None:
-        """Wait until the nodes lack nothing; log now and then what is missing.
-
-        Args:
-            lacking: returns a description of the missing resources, or None.
+    async def _log_unplaced(self, unplaced: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
+        """Log the waiting workers and the nodes.
 
         Raises:
-            InsufficientResourcesError: resources were missing for the longest wait.
+            InsufficientResourcesError: the longest wait is over, or no node is left.
         """
-        started_at, report_at_s = clock.now(), 0.0
-        counted_at = started_at
-        while (problem := await self._lacking_or_error(lacking)) is not None:
-            waited_s = clock.now() - started_at
-            if waited_s >= report_at_s:
-                self._log_wait(problem, waited_s=waited_s)
-                report_at_s = min(report_at_s + _REPORT_EVERY_S, self._max_wait_s)
-            await asyncio.sleep(min(_LOOK_EVERY_S, report_at_s - waited_s))
-            counted_at = self._count(counted_at)
-
-    async def _lacking_or_error(self, lacking: Callable[[], str | None]) -> str | None:
-        try:
-            return await ask_ray(lacking)
-        except RayError as error:
-            return f"no answer from Ray about the nodes: {error}"
-
-    async def _log_unplaced(self, unplaced: Sequence[WorkerHandle], needs: str, *, waited_s: float) -> None:
-        """Log the waiting workers and the nodes; raises as `_log_wait`."""
         try:
             living = await ask_ray(self._look)
             if not living:
@@ -188,17 +148,7 @@ class Nodes:
             nodes = f"unknown, no answer from Ray: {error}"
         num_lost = self._history.num_nodes_lost
         lost = f"; {num_lost} left since the run began" if num_lost else ""
-        self._log_wait(
-            f"{_named(unplaced)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}",
-            waited_s=waited_s,
-        )
-
-    def _log_wait(self, what: str, *, waited_s: float) -> None:
-        """Log a wait.
-
-        Raises:
-            InsufficientResourcesError: the longest wait is over.
-        """
+        what = f"{_named(unplaced)}: no room in {waited_s:.0f} s. Each takes {needs}, and the nodes are: {nodes}{lost}"
         if waited_s >= self._max_wait_s:
             raise InsufficientResourcesError(
                 f"{what}. The run ends, since that was `cluster.max_wait_s`. Let more nodes join, or make pools and numbers "
@@ -210,13 +160,10 @@ class Nodes:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            silence = asyncio.create_task(_log_silence())
             try:
                 self._compare(await ask_ray(self._look))
             except RayError as error:
                 logger.warning("nodes: no answer from Ray: %s", error)
-            finally:
-                silence.cancel()
 
     def _compare(self, now: Mapping[str, Node]) -> None:
         before = self._history.nodes
@@ -229,19 +176,6 @@ class Nodes:
                 "node %s: joined, with %s; %d nodes now", now[name].address, format_resources(now[name].has), len(now)
             )
         self._history.nodes = now
-
-
-async def _log_silence() -> None:
-    """Log that an answer is late: Ray ends this process after a minute, without a reason in the log."""
-    await asyncio.sleep(_SILENT_AFTER_S)
-    logger.error(_SILENCE_MESSAGE, _SILENT_AFTER_S)
-
-
-def _log_building(workers: Sequence[WorkerHandle], *, waited_s: float) -> None:
-    problem = f"{_named(workers)}: there is room, but after {waited_s:.0f} s the class is not built yet (`__init__`)"
-    if waited_s >= START_TIMEOUT_S:
-        raise NotBuiltError(f"{problem}. It seems to hang; build the class by hand with the same `config`")
-    logger.warning("%s", problem)
 
 
 async def _is_done(work: asyncio.Future[Any], *, within_s: float) -> bool:

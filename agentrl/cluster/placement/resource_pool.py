@@ -15,12 +15,12 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from agentrl.cluster.ray.spawn import ResourcePool
 from agentrl.config.layout import gpu_shares, pool_size
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
-from agentrl.errors import ConfigError
+from agentrl.errors import InsufficientResourcesError
 
 logger = logging.getLogger(__name__)
 
-_RESERVE_TIMEOUT_S = 120.0
-"""Limit for a reservation; free resources take a second, resources that are being released take longer."""
+RESERVE_TIMEOUT_S = 120.0
+"""Limit for the first reservation; free resources take a second, resources that are being released take longer."""
 _ROUNDING = 1e-4
 """Error of sums of GPU fractions; Ray's own resolution."""
 
@@ -51,25 +51,26 @@ class ReservedPool:
 
 
 async def reserve(
-    name: str, section: PoolSection, *, roles: Sequence[str], timeout_s: float = _RESERVE_TIMEOUT_S
+    name: str, section: PoolSection, *, roles: Sequence[str], timeout_s: float = RESERVE_TIMEOUT_S
 ) -> ReservedPool:
     """Reserve the places of a pool for the roles that share it.
 
     Rank i of every role is on the same GPU if the roles are started one after another, in the order of `roles`.
 
     Raises:
-        ConfigError: they exist (`missing_resources`), but are not free within `timeout_s`.
+        InsufficientResourcesError: they are not free within `timeout_s`.
     """
     per_bundle, bundles = _per_bundle(section), bundles_of(section)
     spread = bool(section.processes_per_node)
+    logger.info("pool %s: reserving %s, for up to %g s", name, _shown(bundles), timeout_s)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
         async with asyncio.timeout(timeout_s):
             await group.ready()
     except TimeoutError as error:
         remove_placement_group(group)
-        raise ConfigError(
-            f"`cluster.pools.{name}`: {_shown(bundles)} exist, but were not free within {timeout_s:g} s. Held by: "
+        raise InsufficientResourcesError(
+            f"`cluster.pools.{name}`: {_shown(bundles)} were not free within {timeout_s:g} s. Held by: "
             f"{'; '.join(_holders()) or 'workers outside of any pool'}"
         ) from error
     logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from agentrl.cluster import launch, spawn_roles
+from agentrl.cluster import launch
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.nodes import Nodes
 from agentrl.cluster.placement.resource_pool import Bundle, missing_resources, node_resources, reserve
@@ -235,22 +234,19 @@ async def test_what_others_hold_is_said_with_their_names(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
     # Workers of earlier tests give their processors back when their handles are gone, so most of them are free.
     held = await reserve("policy", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"])
-    with pytest.raises(ConfigError, match=r"not free within 1 s. Held by: .*agentrl pool policy \("):
+    with pytest.raises(InsufficientResourcesError, match=r"not free within 1 s. Held by: .*agentrl pool policy \("):
         await reserve("aside", PoolSection(num_processes=1, num_cpus=num_cpus / 2 + 0.5), roles=["echo"], timeout_s=1.0)
     held.release()
 
 
 @pytest.mark.ray
-async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spawn_roles, "reserve", functools.partial(reserve, timeout_s=0.5))
+async def test_what_others_took_between_two_stages_is_waited_for(local_ray: Path):
     half = ray.cluster_resources()["CPU"] / 2
     own = {"own": PoolSection(num_processes=1, num_cpus=half - 0.5)}
     config = RunConfig(model=MODEL, cluster=ClusterSection(pools=own, roles={"actor_rollout": "own"}, max_wait_s=3.0))
     nodes = Nodes(max_wait_s=3.0, history=RunHistory())
     taken = await reserve("theirs", PoolSection(num_processes=1, num_cpus=half + 1), roles=["echo"])
-    with pytest.raises(
-        InsufficientResourcesError, match=r"(?s)Held by: .*agentrl pool theirs.*`cluster.max_wait_s`, 3 s, are over"
-    ):
+    with pytest.raises(InsufficientResourcesError, match=r"not free within 3 s. Held by: .*agentrl pool theirs"):
         await Places.reserved(config, nodes, num_gpus=0.0, is_restart=True)
     waiting = asyncio.create_task(Places.reserved(config, nodes, num_gpus=0.0, is_restart=True))
     await asyncio.sleep(1)
