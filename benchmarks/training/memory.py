@@ -103,8 +103,8 @@ def _phases(config: RunConfig, prompts: list[int], responses: list[list[int]]) -
 
 
 def _estimates(estimate: Memory) -> dict[str, float]:
-    apart = estimate.checkpoint + estimate.shared_weights
-    return {"estimated_update": (estimate.at_most - apart) / GIB, "estimated_with_checkpoint": estimate.at_most / GIB}
+    update = estimate.at_most - estimate.copies
+    return {"estimated_update": update / GIB, "estimated_with_checkpoint": estimate.at_most / GIB}
 
 
 def main(words: Sequence[str] | None = None) -> None:

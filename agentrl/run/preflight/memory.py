@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
@@ -25,12 +25,11 @@ from agentrl.weight_sync.base import Transport
 
 _SIZES = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 """Keys of a `config.json` that an estimate needs."""
-_WAYS_OUT = {
-    True: "more `actor.num_workers`, `actor.activation_checkpointing`, a smaller `actor.max_tokens_per_micro_batch` or "
-    "`rollout.kv_memory_gb`, more `rollout.tensor_parallel_size`",
-    False: "`actor.lora`, fewer `rollout.num_engines`, another `cluster.weight_transport`, a smaller model",
-}
-"""Ways to need less memory on a GPU, and on a host."""
+_WAYS_OUT = (
+    "`actor.max_tokens_per_micro_batch`, `actor.activation_checkpointing`, `actor.num_workers`, `actor.lora`, "
+    "`rollout.kv_memory_gb`, `rollout.max_concurrent_trajectories`, `rollout.tensor_parallel_size`, `rollout.num_engines`, "
+    "`cluster.weight_transport` or a smaller model"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +56,6 @@ class DeviceEstimate:
         """Bytes that must fit: a host may swap, and a GPU ends the run with the first row that is too long."""
         return self.memory.at_most - self.memory.kv_cache_at_most if self.is_gpu else self.memory.certain
 
-    def warning(self) -> str | None:
-        """Return that the device may be too small, if so."""
-        if self.capacity_bytes is None or self.memory.at_most <= self.capacity_bytes:
-            return None
-        return (
-            f"memory (estimate), {self.device}: up to {self.memory.at_most / GIB:.2f} GiB may be taken, and it has "
-            f"{self.capacity_bytes / GIB:.1f}; long rows and many trajectories at once may end the run. Lower "
-            "`actor.max_tokens_per_micro_batch`, `rollout.max_concurrent_trajectories` or `rollout.max_response_tokens`"
-        )
-
     def describe(self) -> str:
         """Return the estimate in one line."""
         total = "" if self.capacity_bytes is None else f" of {self.capacity_bytes / GIB:.1f}"
@@ -79,7 +68,7 @@ class MemoryReport:
     """The estimate for every device, in lines for a person."""
 
     notes: list[str]
-    warnings: list[str]
+    warnings: list[str] = field(default_factory=list)
     """Devices that may be too small."""
 
 
@@ -93,22 +82,24 @@ def check_memory(config: RunConfig, machine: Machine | None = None) -> MemoryRep
     for key, path in trained_or_asked(config).items():
         if (size := read_size(path, key=key)) is None:
             note = f"memory: no estimate: `{key}` ({path}) is no folder here with safetensors and sizes of a known name"
-            return MemoryReport(notes=[note], warnings=[])
+            return MemoryReport(notes=[note])
         sizes[key] = size
-    estimates = estimate_devices(config, sizes, machine or this_machine())
-    for estimate in estimates:
-        if estimate.capacity_bytes is not None and estimate.refused_bytes > estimate.capacity_bytes:
-            raise ConfigError(
-                f"{estimate.describe()}. That cannot fit: shrink the largest part ({_WAYS_OUT[estimate.is_gpu]})."
-            )
-    warnings = [warning for estimate in estimates if (warning := estimate.warning()) is not None]
-    return MemoryReport(notes=[estimate.describe() for estimate in estimates], warnings=warnings)
+    report = MemoryReport(notes=[])
+    for estimate in estimate_devices(config, sizes, machine or this_machine()):
+        line, capacity = estimate.describe(), estimate.capacity_bytes
+        report.notes.append(line)
+        if capacity is None:
+            continue
+        if estimate.refused_bytes > capacity:
+            raise ConfigError(f"{line}. That cannot fit: shrink the largest part ({_WAYS_OUT}).")
+        if estimate.memory.at_most > capacity:
+            report.warnings.append(f"{line}. That may not fit with long rows or many trajectories: see {_WAYS_OUT}")
+    return report
 
 
 def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine: Machine) -> list[DeviceEstimate]:
-    """Return the memory on each kind of device, which processes may share; by phase if engines sleep on it."""
+    """Return the memory on each kind of GPU, which processes may share, and on the host, last."""
     cluster, is_here = config.cluster, config.cluster.address is None
-    gpu_bytes = cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
     on_gpus: dict[str, Memory] = {}
     on_host = Memory()
     for placement in layout(config):
@@ -123,18 +114,16 @@ def estimate_devices(config: RunConfig, sizes: Mapping[str, ModelSize], machine:
         on_host += host_memory_of_process(placement, config, sizes).times(placement.num_processes)
     if transport_of(with_sizes_of_pools(config)) is Transport.SHARED_MEMORY:
         on_host += shared_weights(config, sizes)
-    estimates = [
-        DeviceEstimate(device=name, memory=part, capacity_bytes=gpu_bytes, is_gpu=True)
-        for device, memory in on_gpus.items()
-        for name, part in _phases(device, memory, engine_sleeps=cluster.colocated).items()
-    ]
+    gpu_bytes = cluster.gpu_memory_gb * GIB or min(machine.gpu_bytes, default=None)
+    estimates: list[DeviceEstimate] = []
+    for device, memory in on_gpus.items():
+        phases = {device: memory}
+        if cluster.colocated and memory.engine and memory.activations_at_most:
+            phases = {f"{device}, in {phase}": part for phase, part in memory.in_phases().items()}
+        for name, part in phases.items():
+            estimates.append(DeviceEstimate(device=name, memory=part, capacity_bytes=gpu_bytes, is_gpu=True))
     where, ram_bytes = ("this machine", machine.ram_bytes) if is_here else ("all machines together", None)
-    sleeps = cluster.colocated and config.rollout.engine != "vllm"  # which keeps all of its memory where it has no GPU
-    return estimates + [
-        DeviceEstimate(device=name, memory=part, capacity_bytes=ram_bytes)
-        for name, part in _phases(where, on_host, engine_sleeps=sleeps).items()
-        if on_host.at_most > 0
-    ]
+    return [*estimates, DeviceEstimate(device=where, memory=on_host, capacity_bytes=ram_bytes)]
 
 
 def _gpu_of(placement: Placement, config: RunConfig, machine: Machine) -> tuple[str | None, float]:
@@ -148,12 +137,6 @@ def _gpu_of(placement: Placement, config: RunConfig, machine: Machine) -> tuple[
     if is_here and len(machine.gpu_bytes) == 1:
         return "the GPU of this machine", placement.num_processes
     return f"each GPU of `{placement.role}`", 1
-
-
-def _phases(device: str, memory: Memory, *, engine_sleeps: bool) -> dict[str, Memory]:
-    if not (engine_sleeps and memory.engine and memory.activations_at_most):
-        return {device: memory}
-    return {f"{device}, in {phase}": part for phase, part in memory.in_phases().items()}
 
 
 def read_size(path: str, *, key: str = "model.path") -> ModelSize | None:

@@ -1,8 +1,5 @@
 """Estimate of the memory that a run's models need, before any is loaded. Pure functions, without torch.
 
-Certain amounts (weights, gradients, optimiser, the engine's copy, a KV cache of fixed size) are separate from upper bounds (a
-growing KV cache, activations, copies, memory that the allocator keeps).
-
 With N weights over R ranks, of which G are gathered at once, b bytes in the type of the computation and T tokens in the longest
 row, a rank that trains all weights takes at most
 
@@ -37,8 +34,6 @@ _TRAINED = ("actor", "critic")
 """Components that are trained; the others free a layer's activations after the next layer."""
 _IN_TURNS = ("gradients", "activations_at_most", "gathered_at_most")
 """Parts of `Memory` that models of one process take one after another, and only in updates."""
-_OF_ENGINES = ("engine", "kv_cache", "kv_cache_at_most")
-"""Parts of `Memory` that a sleeping engine frees."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -67,23 +62,17 @@ class Memory:
     gradients: float = 0.0
     optimiser: float = 0.0
     engine: float = 0.0
-    """The engine's copy of the policy."""
-    kv_cache: float = 0.0
-    """KV cache of a size that the config sets."""
-    checkpoint: float = 0.0
-    """Copy of the trained state that is written in the background; always on the host."""
-    shared_weights: float = 0.0
-    """Copy of the published weights that the engines of a machine map; on the host."""
+    """The engine's copy of the policy, with a KV cache whose size the config sets."""
+    copies: float = 0.0
+    """On the host: the trained state that a checkpoint writes, and the published weights that engines map."""
     kv_cache_at_most: float = 0.0
     """KV cache of the embedded engine, which grows with its sequences."""
     activations_at_most: float = 0.0
     """Activations of the largest micro-batch, with its logits."""
     gathered_at_most: float = 0.0
     """Gathered weights, and gradients of the group that is reduced."""
-    allocator_at_most: float = 0.0
-    """Freed memory that the host's allocator keeps."""
-    runtime_at_most: float = 0.0
-    """Base memory of the processes."""
+    overhead_at_most: float = 0.0
+    """Base memory of the processes, and freed memory that the host's allocator keeps."""
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(Memory)})
@@ -99,8 +88,10 @@ class Memory:
 
     def in_phases(self) -> dict[str, "Memory"]:
         """Return the memory while engines sleep, and while only they compute."""
-        parts = {"updates": _OF_ENGINES, "rollouts": _IN_TURNS}
-        return {phase: replace(self, **dict.fromkeys(freed, 0.0)) for phase, freed in parts.items()}
+        return {
+            "updates": replace(self, engine=0.0, kv_cache_at_most=0.0),
+            "rollouts": replace(self, **dict.fromkeys(_IN_TURNS, 0.0)),
+        }
 
     @property
     def certain(self) -> float:
@@ -128,46 +119,32 @@ def memory_of_process(
     """
     total = _models(placement, config, sizes)
     if on_gpu:
-        total = Memory() if config.actor.cpu_offload else replace(total, checkpoint=0.0)
+        total = Memory() if config.actor.cpu_offload else replace(total, copies=0.0)
     for component in placement.components:
-        if component == "rollout":
-            total += _engine(sizes["model.path"], config, on_gpu=on_gpu)
-        else:
+        if component != "rollout":
             size = _size_of(component, sizes)
             activations = _activations(component, config, size, on_gpu=on_gpu)
             gathered = _gathered(component, placement, config, size)
             total = total.in_turns(Memory(activations_at_most=activations, gathered_at_most=gathered))
-    computed_with = (
-        total.weights + total.gradients + total.optimiser + total.activations_at_most + total.gathered_at_most
-    )
-    kept = 0.0 if on_gpu else _ALLOCATOR_SHARE * computed_with
-    return replace(total, allocator_at_most=kept, runtime_at_most=_RUNTIME_BYTES[on_gpu])
-
-
-def _gathered(component: str, placement: Placement, config: RunConfig, size: ModelSize) -> float:
-    """Return the bytes of gathered weights in one pass, and of gradients while they are reduced."""
-    each, is_frozen = DTYPE_BYTES[config.model.dtype], component == "actor" and config.actor.lora.rank > 0
-    root = min(size.num_weights, 2 * size.vocabulary * size.width)  # embedding and head are gathered together
-    layer = max(0, size.num_weights - root) / size.num_layers
-    if component not in _TRAINED or is_frozen:
-        return each * (root + 2 * layer)
-    is_alone = placement.num_processes == 1 and not config.actor.cpu_offload
-    whole = size.num_weights if is_alone else root + 2 * layer
-    return each * whole + (each + _MASTER_BYTES) * max(root, layer)
+    kept = 0.0 if on_gpu else _ALLOCATOR_SHARE * (total.at_most - total.copies)
+    total += Memory(overhead_at_most=_RUNTIME_BYTES[on_gpu] + kept)
+    if "rollout" in placement.components:
+        total += _engine(sizes["model.path"], config, on_gpu=on_gpu)
+    return total
 
 
 def host_memory_of_process(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
     """Return the host memory of each process of a role with a GPU: the checkpoint's copy, or everything if offloaded."""
     models = _models(placement, config, sizes)
-    return models if config.actor.cpu_offload else Memory(checkpoint=models.checkpoint)
+    return models if config.actor.cpu_offload else Memory(copies=models.copies)
 
 
 def shared_weights(config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
     """Return the memory of the weights (or LoRA factors) that engines map, once per machine."""
     size = sizes["model.path"]
     if factors := factor_weights(size, config.actor.lora.rank):
-        return Memory(shared_weights=_MASTER_BYTES * factors)
-    return Memory(shared_weights=DTYPE_BYTES[config.model.dtype] * size.num_weights)
+        return Memory(copies=_MASTER_BYTES * factors)
+    return Memory(copies=DTYPE_BYTES[config.model.dtype] * size.num_weights)
 
 
 def _models(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSize]) -> Memory:
@@ -177,22 +154,22 @@ def _models(placement: Placement, config: RunConfig, sizes: Mapping[str, ModelSi
         if component == "rollout":
             continue
         size = _size_of(component, sizes)
-        factors = factor_weights(size, config.actor.lora.rank) if component == "actor" else 0
-        if component in _TRAINED:
-            total = total.in_turns(_trained(factors or size.num_weights))
-        if component not in _TRAINED or factors:
-            total += Memory(weights=DTYPE_BYTES[config.model.dtype] * size.num_weights)
+        trained = frozen = 0
+        if component not in _TRAINED:
+            frozen = size.num_weights
+        elif component == "actor" and config.actor.lora.rank:
+            trained, frozen = factor_weights(size, config.actor.lora.rank), size.num_weights
+        else:
+            trained = size.num_weights
+        each = _MASTER_BYTES * trained
+        weights = each + DTYPE_BYTES[config.model.dtype] * frozen
+        total = total.in_turns(Memory(weights=weights, gradients=each, optimiser=2 * each, copies=3 * each))
     return total.times(1 / (config.actor.shard_size or placement.num_processes))
 
 
 def _size_of(component: str, sizes: Mapping[str, ModelSize]) -> ModelSize:
     keys = {"critic": "critic.path", "reward": "reward.model.path"}
     return sizes.get(keys.get(component, "model.path"), sizes["model.path"])
-
-
-def _trained(num_weights: int) -> Memory:
-    each = _MASTER_BYTES * num_weights
-    return Memory(weights=each, gradients=each, optimiser=2 * each, checkpoint=3 * each)
 
 
 def factor_weights(size: ModelSize, rank: int) -> int:
@@ -206,14 +183,26 @@ def _engine(size: ModelSize, config: RunConfig, *, on_gpu: bool) -> Memory:
     rollout, each = config.rollout, DTYPE_BYTES[config.model.dtype]
     copy = each * size.num_weights / rollout.tensor_parallel_size
     if rollout.kv_memory_gb:
-        return Memory(engine=copy, kv_cache=rollout.kv_memory_gb * GIB)
+        return Memory(engine=copy + rollout.kv_memory_gb * GIB)
     if rollout.engine == "vllm" and on_gpu:
         return Memory(engine=copy)  # its KV cache takes the rest of the GPU
     tokens = rollout.max_concurrent_trajectories * config.max_trajectory_tokens
     cache = tokens * 2 * size.num_layers * size.kv_width * each / rollout.tensor_parallel_size
     if rollout.engine == "vllm":
-        return Memory(engine=copy, kv_cache=cache)
+        return Memory(engine=copy + cache)
     return Memory(engine=copy, kv_cache_at_most=cache)
+
+
+def _gathered(component: str, placement: Placement, config: RunConfig, size: ModelSize) -> float:
+    """Return the bytes of gathered weights in one pass, and of gradients while they are reduced."""
+    each, is_frozen = DTYPE_BYTES[config.model.dtype], component == "actor" and config.actor.lora.rank > 0
+    root = min(size.num_weights, 2 * size.vocabulary * size.width)  # embedding and head are gathered together
+    layer = max(0, size.num_weights - root) / size.num_layers
+    if component not in _TRAINED or is_frozen:
+        return each * (root + 2 * layer)
+    is_alone = placement.num_processes == 1 and not config.actor.cpu_offload
+    whole = size.num_weights if is_alone else root + 2 * layer
+    return each * whole + (each + _MASTER_BYTES) * max(root, layer)
 
 
 def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: bool) -> float:
