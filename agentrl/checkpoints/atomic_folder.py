@@ -4,14 +4,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from agentrl.checkpoints.object_store import open_store, refuse_missing_bucket
-from agentrl.config.schema.paths import check_folder_or_url, is_url
+from agentrl.checkpoints.object_store import make_folder, open_store
+from agentrl.config.schema.paths import is_url
 from agentrl.errors import CheckpointError, ConfigError
 
 _KEY = "--to"
@@ -26,16 +26,10 @@ class PolicyFolder:
         """Take the path; it need not exist."""
         self.path = path
         self._partial = path.with_name(f"{path.name}.partial")
-        self._replaced = path.with_name(f"{path.name}.replaced")
 
     def begin(self) -> Path:
-        """Return the path to write the content to; the old content stays until `take`.
-
-        Raises:
-            CheckpointError: leftovers of a killed run cannot be removed.
-        """
-        with self._replace_errors():
-            _remove(self._partial)
+        """Return the path to write the content to; the old content stays until `take`."""
+        shutil.rmtree(self._partial, ignore_errors=True)  # left by a killed run
         return self._partial
 
     def take(self) -> None:
@@ -44,25 +38,18 @@ class PolicyFolder:
         Raises:
             CheckpointError: nothing was written, or the old content cannot be replaced.
         """
-        with self._replace_errors():
-            # Listed instead of checked: a shared file system may cache that it did not exist.
-            parent = self._partial.parent
-            if not parent.is_dir() or self._partial.name not in os.listdir(parent):
-                raise CheckpointError(
-                    f"{self._partial} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share "
-                    "it; the same command resumes from the last checkpoint"
-                )
-            _remove(self._replaced)  # left by a killed run
-            if os.path.lexists(self.path):
-                self.path.replace(self._replaced)
-            self._partial.replace(self.path)
-            with suppress(OSError):
-                _remove(self._replaced)
-
-    @contextmanager
-    def _replace_errors(self) -> Iterator[None]:
+        parent = self.path.parent
+        # Listed instead of checked: a shared file system may cache that it did not exist.
+        if self._partial.name not in os.listdir(parent):
+            raise CheckpointError(
+                f"{self._partial} is not there: the actor, on another node, sees another `run.dir`. Let the nodes share "
+                "it; the same command resumes from the last checkpoint"
+            )
         try:
-            yield
+            with tempfile.TemporaryDirectory(prefix=f"{self.path.name}.replaced-", dir=parent) as old:
+                if os.path.lexists(self.path):
+                    self.path.replace(Path(old, self.path.name))
+                self._partial.replace(self.path)
         except OSError as error:
             raise CheckpointError(
                 f"{self.path} cannot be replaced: {error.strerror}. Move it away; the same command resumes from the last "
@@ -70,34 +57,13 @@ class PolicyFolder:
             ) from error
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def place_of(to: str) -> str:
-    """Return the absolute path or the URL that `--to` names; `file://` is a path.
-
-    Raises:
-        ConfigError: it begins like a URL and is none.
-    """
-    try:
-        check_folder_or_url(to)
-    except ValueError as error:
-        raise ConfigError(f"{_KEY} {error}") from error
-    path = to.removeprefix("file://").removeprefix("local://")
-    return path if is_url(path) else str(Path(path).resolve())
-
-
 @contextmanager
 def written_whole(place: str) -> Iterator[Path]:
     """Give an empty folder to write into, which becomes `place` at the end.
 
     Args:
-        place: absolute path or URL of an empty or new folder. A local folder is renamed to it. Files go into a store one by
-            one, `config.json` last.
+        place: path or URL of an empty or new folder. A local folder is renamed to it. Files go into a store one by one,
+            `config.json` last.
 
     Raises:
         ConfigError: it cannot be used, or is not empty.
@@ -108,7 +74,9 @@ def written_whole(place: str) -> Iterator[Path]:
         return
     files, root = open_store(place, key=_KEY)
     with _store_errors(place):
-        _refuse_used(files, root, place)
+        used = files.find(root)
+    if used:
+        raise ConfigError(f"{_KEY}: {place} exists and is not empty; remove it, or name another place")
     with (
         tempfile.TemporaryDirectory(prefix="agentrl-export-") as temporary,
         _write_errors(f"files on their way to {place}", "let `TMPDIR` name a folder with room"),
@@ -143,35 +111,16 @@ def _write_errors(what: str, way_out: str) -> Iterator[None]:
 def _store_errors(url: str) -> Iterator[None]:
     try:
         yield
-    except ConfigError:
-        raise
     except Exception as error:  # packages of stores raise any class
         raise ConfigError(
             f"{_KEY}: {url} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}. Check the address, the "
-            "keys, the permissions and the room there, or name another place"
+            "keys, the permissions and the room there; remove what was written"
         ) from error
 
 
-def _refuse_used(files: Any, root: str, url: str) -> None:
-    files.invalidate_cache()
-    # A name that ends with a slash is an empty object with which consoles of stores show a folder.
-    if files.exists(root) and (files.isfile(root) or any(not name.endswith("/") for name in files.find(root))):
-        raise ConfigError(f"{_KEY}: {url} exists and is not empty; remove it, or name another place")
-    refuse_missing_bucket(files, root, url=url, key=_KEY)
-
-
 def _put(files: Any, folder: Path, root: str) -> None:
-    """Put the files of `folder` under `root`; remove those that were put if one fails."""
-    sources = sorted((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.name == _LAST)
-    targets: list[str] = []
-    try:
-        for source in sources:
-            target = f"{root}/{source.relative_to(folder).as_posix()}"
-            targets.append(target)
-            files.makedirs(target.rpartition("/")[0], exist_ok=True)
-            files.put_file(str(source), target)
-    except BaseException:  # Ctrl-C too
-        for target in targets:
-            with suppress(Exception):  # the store may be gone; the first error is the one reported
-                files.rm_file(target)
-        raise
+    sources = [file for file in folder.rglob("*") if file.is_file()]
+    for source in sorted(sources, key=lambda file: file.name == _LAST):
+        target = f"{root}/{source.relative_to(folder).as_posix()}"
+        make_folder(files, target.rpartition("/")[0])
+        files.put_file(str(source), target)

@@ -45,33 +45,11 @@ def check_url(url: str, *, key: str) -> None:
         )
 
 
-def refuse_missing_bucket(files: Any, path: str, *, url: str, key: str) -> None:
-    """Check that the bucket of a path exists: a mistyped one would be created.
-
-    Args:
-        files: file system, as `open_store` returned it.
-        path: path in it, likewise.
-        url: URL of both, for the message.
-        key: place where it was given, for the message.
-
-    Raises:
-        ConfigError: there is no such bucket.
-        Exception: of whatever class the package raises if the store does not answer, or hides the bucket from these keys.
-    """
+def make_folder(files: Any, path: str) -> None:
+    """Create a folder in a store; nothing in object stores, which have none, and would create a mistyped bucket."""
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if not protocols & _WITH_BUCKETS:
-        return
-    # Names of S3's access points have slashes.
-    bucket = files.split_path(path)[0] if protocols & {"s3", "s3a"} else path.partition("/")[0]
-    if files.exists(bucket):
-        return
-    try:
-        files.info(bucket)  # `exists` is False too if the store does not answer
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{key}: {url} is in a bucket `{bucket}` that is not there, or hidden from these keys. Correct its name, or create "
-            "it first."
-        ) from error
+        files.makedirs(path, exist_ok=True)
 
 
 @contextmanager

@@ -20,14 +20,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 from fsspec.implementations.local import LocalFileSystem
 
-from agentrl.checkpoints.object_store import open_store, refuse_missing_bucket
+from agentrl.checkpoints.object_store import make_folder, open_store
 from agentrl.errors import UNDECODABLE, CheckpointError, DamagedCheckpointError
 
 _KEY = "checkpoint.dir"
@@ -38,19 +37,6 @@ _WRITER = "writer"
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
-
-
-class CheckpointPhase(StrEnum):
-    """Phase of the checkpoint of a step: `ABSENT -> PARTIAL -> COMPLETE -> PARTIAL -> ABSENT`.
-
-    Only `CheckpointStore._enter` changes it. The next start deletes what a kill has left partial.
-    """
-
-    ABSENT = "absent"
-    PARTIAL = "partial"
-    """Being written, or being deleted: without `state.json`."""
-    COMPLETE = "complete"
-    """Committed: a run may resume from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +93,12 @@ def _store_errors(
 class CheckpointStore:
     """The folder of the checkpoints of one run.
 
+    A checkpoint is `absent -> partial -> complete -> partial -> absent`; it is complete while it has `state.json`. The next
+    start deletes what a kill has left partial.
+
     Every method that reaches it raises CheckpointError if it cannot be reached, read or written, or if another store has taken
-    over and this one writes; DamagedCheckpointError if a complete checkpoint is damaged, since skipping it would silently lose
-    its steps; and ConfigError if the bucket to write into does not exist.
+    over and this one writes; and DamagedCheckpointError if a complete checkpoint is damaged, since skipping it would silently
+    lose its steps.
     """
 
     def __init__(self, url: str) -> None:
@@ -140,20 +129,20 @@ class CheckpointStore:
     @_store_errors
     def claim(self, config: bytes, inputs: bytes) -> None:
         """Record the run whose checkpoints these are, with the digests of its inputs."""
-        self._make_root()
+        make_folder(self._files, self._root)
         self._write(f"{self._root}/{_INPUTS}", inputs)
         self._write(f"{self._root}/{_OWNER}", config)
 
     @_store_errors
     def take_over(self) -> None:
         """Make this store the only writer; that of another live run is refused at its next write."""
-        self._make_root()
+        make_folder(self._files, self._root)
         self._id = uuid.uuid4().hex.encode()
         self._write(f"{self._root}/{_WRITER}", self._id)
 
     def url_of(self, step: int) -> str:
         """Return the URL of the checkpoint of `step`, which need not exist."""
-        return f"{self.url}/{_name(step)}"
+        return f"{self.url}/step_{step:06d}"
 
     def latest(self) -> RunState | None:
         """Return the state of the newest complete checkpoint."""
@@ -163,21 +152,26 @@ class CheckpointStore:
     @_store_errors
     def states(self) -> list[RunState]:
         """Return the states of all complete checkpoints, oldest first."""
-        states = (self._state(step) for step in self._steps())
+        states = (self.state(step) for step in self._steps())
         return [state for state in states if state is not None]
 
     @_store_errors
     def state(self, step: int) -> RunState | None:
         """Return the state of the checkpoint of `step`; None if there is no complete one."""
-        self._files.invalidate_cache()
-        return self._state(step)
+        content = self._content(f"{self._path(step)}/{_STATE}")
+        if content is None:
+            return None
+        with self._damage(step, _STATE, *UNDECODABLE):
+            saved = orjson.loads(content)
+            return RunState(**{item.name: saved[item.name] for item in fields(RunState)})
 
     @_store_errors
     def begin(self, step: int) -> str:
         """Return the URL of an empty folder to write a checkpoint into; `commit` completes it."""
         self._refuse_if_taken_over()
-        self._enter(step, CheckpointPhase.ABSENT)
-        self._enter(step, CheckpointPhase.PARTIAL)
+        self._remove(step)
+        if self._on_disk:
+            self._files.makedirs(self._path(step))
         return self.url_of(step)
 
     @_store_errors
@@ -202,7 +196,7 @@ class CheckpointStore:
     def put_folder(self, step: int, name: str, source: Path) -> None:
         """Copy the files of a local folder into the folder of a checkpoint."""
         self._refuse_if_taken_over()
-        self._files.makedirs(f"{self._path(step)}/{name}", exist_ok=True)
+        make_folder(self._files, f"{self._path(step)}/{name}")
         for file in source.iterdir():
             self._files.put_file(str(file), f"{self._path(step)}/{name}/{file.name}")
 
@@ -218,7 +212,12 @@ class CheckpointStore:
     def commit(self, state: RunState) -> None:
         """Complete the checkpoint of `state.step`, after everything else in its folder is on the disk."""
         self._refuse_if_taken_over()
-        self._enter(state.step, CheckpointPhase.COMPLETE, state=orjson.dumps(asdict(state)))
+        folder = self._path(state.step)
+        if self._on_disk:
+            for file in [*Path(folder).rglob("*"), Path(folder), Path(self._root)]:
+                sync(file)
+        self._refuse_if_taken_over()  # the synchronisation may have taken minutes
+        self._write(f"{folder}/{_STATE}", orjson.dumps(asdict(state)))
 
     @_store_errors
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
@@ -229,38 +228,22 @@ class CheckpointStore:
         kept = {state.step for state in [*states[-keep_last:], *best]} | pinned
         for state in states:
             if state.step not in kept:
-                self._enter(state.step, CheckpointPhase.ABSENT)
+                self._remove(state.step)
 
     @_store_errors
     def clear_leftovers(self) -> None:
         """Delete partial checkpoints, which a killed run was writing or deleting."""
         for step in self._steps():
-            if self._state(step) is None:
-                self._enter(step, CheckpointPhase.ABSENT)
+            if self.state(step) is None:
+                self._remove(step)
 
-    def _enter(self, step: int, phase: CheckpointPhase, *, state: bytes = b"") -> None:
-        """Bring the checkpoint of a step into a phase; `state` is the content of the file that completes it."""
-        folder = self._path(step)
+    def _remove(self, step: int) -> None:
+        """Delete the checkpoint of a step, whole or partial."""
         self._files.invalidate_cache()
-        match phase:
-            case CheckpointPhase.ABSENT:
-                with suppress(FileNotFoundError):
-                    self._files.rm_file(f"{folder}/{_STATE}")  # first: half of a checkpoint must not stay complete
-                with suppress(FileNotFoundError):  # an object store's folder disappears with its last file
-                    self._files.rm(folder, recursive=True)
-            case CheckpointPhase.PARTIAL:
-                if self._on_disk:
-                    self._files.makedirs(folder)
-            case CheckpointPhase.COMPLETE:
-                if self._on_disk:
-                    for file in [*Path(folder).rglob("*"), Path(folder), Path(self._root)]:
-                        sync(file)
-                self._refuse_if_taken_over()  # the synchronisation may have taken minutes
-                self._write(f"{folder}/{_STATE}", state)
-
-    def _make_root(self) -> None:
-        refuse_missing_bucket(self._files, self._root, url=self.url, key=_KEY)
-        self._files.makedirs(self._root, exist_ok=True)
+        with suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._path(step)}/{_STATE}")  # first: half of a checkpoint must not stay complete
+        with suppress(FileNotFoundError):  # an object store's folder disappears with its last file
+            self._files.rm(self._path(step), recursive=True)
 
     def _steps(self) -> list[int]:
         """Return the steps of all folders in order, partial ones too."""
@@ -271,14 +254,6 @@ class CheckpointStore:
             return []
         matches = [_FOLDER_NAME.fullmatch(path.rstrip("/").rpartition("/")[2]) for path in paths]
         return sorted(int(match[1]) for match in matches if match)
-
-    def _state(self, step: int) -> RunState | None:
-        content = self._content(f"{self._path(step)}/{_STATE}")
-        if content is None:
-            return None
-        with self._damage(step, _STATE, *UNDECODABLE):
-            saved = orjson.loads(content)
-            return RunState(**{item.name: saved[item.name] for item in fields(RunState)})
 
     @contextmanager
     def _damage(self, step: int, name: str, *errors: type[Exception]) -> Iterator[None]:
@@ -311,7 +286,7 @@ class CheckpointStore:
             self._files.pipe_file(path, content)  # atomic in object stores
 
     def _path(self, step: int) -> str:
-        return f"{self._root}/{_name(step)}"
+        return f"{self._root}/step_{step:06d}"
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -330,7 +305,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _name(step: int) -> str:
-    return f"step_{step:06d}"

@@ -8,9 +8,10 @@ Ray, judge or data. The run is neither changed nor held up: it may go on meanwhi
 
 import sys
 
-from agentrl.checkpoints.atomic_folder import place_of, written_whole
+from agentrl.checkpoints.atomic_folder import written_whole
 from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
 from agentrl.config.load import load_run_config
+from agentrl.config.schema.paths import check_folder_or_url
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
@@ -39,12 +40,17 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
         ConfigError: there is no such checkpoint, it is that of another policy, or the place cannot be used.
         CheckpointError: the checkpoint cannot be read.
     """
+    if to is not None:
+        try:
+            check_folder_or_url(to)
+        except ValueError as error:
+            raise ConfigError(f"--to {error}") from error
     check_model_path(config.model.path)
     directory = RunDirectory(config)
     store = directory.checkpoints
     state = chosen_checkpoint(store, step=step, best=best)
     directory.refuse_other_policy()
-    place = place_of(to) if to is not None else str(directory.exported(state.step))
+    place = str(directory.exported(state.step)) if to is None else to
     with written_whole(place) as partial:
         export_checkpoint(f"{store.url_of(state.step)}/actor", config, str(partial))
     accuracy = "" if state.accuracy is None else f", validation accuracy {state.accuracy:.3f}"

@@ -3,11 +3,10 @@
 import re
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agentrl.checkpoints.object_store import check_url, open_store, refuse_missing_bucket
+from agentrl.checkpoints.object_store import check_url, open_store
 from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
@@ -70,29 +69,3 @@ async def test_a_server_that_is_not_there_is_reported_by_a_run_and_by_its_full_c
 def test_a_package_that_lacks_arguments_is_one_clear_line():
     with pytest.raises(ConfigError, match=r"--to: jupyter://x cannot be reached: TypeError: .* 'url'\. Check"):
         open_store("jupyter://x", key="--to")
-
-
-class Buckets:
-    """A store that shows `there`, and says nothing of what they are."""
-
-    def __init__(self, protocol: str, *files: str) -> None:
-        self.protocol, self._there = protocol, files
-
-    def split_path(self, path: str) -> tuple[str, str]:
-        bucket, _, key = path.partition("/mine/")
-        return f"{bucket}/mine", key
-
-    def exists(self, path: str) -> bool:
-        return path in self._there
-
-    def info(self, path: str) -> dict[str, Any]:
-        raise PermissionError(path)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "bucket"), [("s3", "arn:aws:s3:eu:1:accesspoint/mine"), ("oci", "bucket@namespace")]
-)
-def test_a_bucket_that_the_store_shows_is_there_whatever_else_its_keys_allow(protocol: str, bucket: str):
-    refuse_missing_bucket(Buckets(protocol, bucket), f"{bucket}/runs", url="its-url", key="checkpoint.dir")
-    with pytest.raises(PermissionError):
-        refuse_missing_bucket(Buckets(protocol), f"{bucket}/runs", url="its-url", key="checkpoint.dir")

