@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.advantage import NORMALISED_OVER_TOKENS
-from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit, normalised, token_rewards
+from agentrl.algorithms.advantage import ADVANTAGES, NORMALISED_OVER_TOKENS, AdvantageFunction
+from agentrl.algorithms.kl_divergence import KL_ESTIMATORS
+from agentrl.algorithms.token_advantage import (
+    TOKEN_ADVANTAGES,
+    TokenAdvantage,
+    TokenCredit,
+    normalised,
+    token_rewards,
+)
+from agentrl.config.class_path import named
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
-from agentrl.training.update import user_functions
 from agentrl.training.update.update_plan import UpdateShard
+from agentrl.training.update.user_functions import require_result
 from agentrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -28,8 +36,10 @@ class CreditAssignment:
 
     def __init__(self, algorithm: "AlgorithmSection") -> None:
         self._config = algorithm
-        self._estimator = user_functions.advantage(algorithm.advantage)
-        self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
+        built_in: dict[str, AdvantageFunction | TokenAdvantage] = {**ADVANTAGES, **TOKEN_ADVANTAGES}
+        self._estimator = named(algorithm.advantage, built_in, key="algorithm.advantage")
+        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
+        self._where = f"`algorithm.advantage`: `{algorithm.advantage}`"
 
     def advantages(
         self,
@@ -56,6 +66,8 @@ class CreditAssignment:
         rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
         groups = [torch.tensor(rewards_G) for rewards_G in rewards]
         by_group = self._estimator(groups, normalise_by_std=self._config.normalise_by_std)
+        for advantages_G, rewards_G in zip(by_group, groups, strict=True):
+            require_result(advantages_G, rewards_G, self._where)
         advantages = [
             by_group[item.group][item.member].expand(len(divergence_N))
             for item, divergence_N in zip(shard.items, divergences, strict=True)
@@ -100,11 +112,13 @@ class CreditAssignment:
                     f"trajectory `{trajectory.trajectory_id}`: `algorithm.advantage: {self._config.advantage}` needs values, "
                     "and there are none; add a critic"
                 )
-            credits.append(
-                estimator.estimate(
-                    rewards_N, values_N, discount=self._config.discount, gae_lambda=self._config.gae_lambda
-                )
+            credit = estimator.estimate(
+                rewards_N, values_N, discount=self._config.discount, gae_lambda=self._config.gae_lambda
             )
+            require_result(credit.advantages_N, rewards_N, self._where)
+            if estimator.uses_values:
+                require_result(credit.returns_N, rewards_N, self._where)
+            credits.append(credit)
         return credits
 
     def _divergence(self, trajectory: Trajectory, inputs: TokenInputs) -> Tensor:
@@ -116,7 +130,10 @@ class CreditAssignment:
                 f"trajectory `{trajectory.trajectory_id}`: `algorithm.kl_in: reward` needs the log-probabilities of actor and "
                 "reference before the update"
             )
-        return self._kl_estimator(torch.tensor(inputs.old_logprobs), torch.tensor(inputs.ref_logprobs))
+        old_logprobs_N = torch.tensor(inputs.old_logprobs)
+        kl_N = self._kl_estimator(old_logprobs_N, torch.tensor(inputs.ref_logprobs))
+        require_result(kl_N, old_logprobs_N, f"`algorithm.kl_estimator`: `{self._config.kl_estimator}`")
+        return kl_N
 
     def _rewards_with_divergence(
         self, shard: UpdateShard, divergences: Sequence[Tensor], parallel: Parallel, kl_coefficient: float

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from agentrl.algorithms.aggregation import token_mean
-from agentrl.algorithms.kl_divergence import bounded, k3
-from agentrl.algorithms.policy_loss import ClipRange, PolicyLoss
+from agentrl.algorithms.aggregation import AGGREGATIONS, token_mean
+from agentrl.algorithms.kl_divergence import KL_ESTIMATORS, bounded, k3
+from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, PolicyLoss
 from agentrl.algorithms.rollout_correction import rollout_weights
+from agentrl.config.class_path import named
 from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.scoring.token_logprobs import TokenScores
-from agentrl.training.update import user_functions
 from agentrl.training.update.tally import TokenTally
+from agentrl.training.update.user_functions import require_result
 
 if TYPE_CHECKING:
     from agentrl.config.schema.run import AlgorithmSection
@@ -35,9 +36,9 @@ class Objective:
         self._config = algorithm
         self._max_length = max_response_tokens
         self._router_coefficient = router_coefficient
-        self._policy_loss = user_functions.policy_loss(algorithm.policy_loss)
-        self._aggregation = user_functions.aggregation(algorithm.aggregation)
-        self._kl_estimator = user_functions.kl_estimator(algorithm.kl_estimator)
+        self._policy_loss = named(algorithm.policy_loss, POLICY_LOSSES, key="algorithm.policy_loss")
+        self._aggregation = named(algorithm.aggregation, AGGREGATIONS, key="algorithm.aggregation")
+        self._kl_estimator = named(algorithm.kl_estimator, KL_ESTIMATORS, key="algorithm.kl_estimator")
         self._clip = ClipRange(
             low=algorithm.clip_ratio_low, high=algorithm.clip_ratio_high, dual=algorithm.clip_ratio_dual
         )
@@ -66,6 +67,7 @@ class Objective:
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
         )
         loss_N = policy.loss_N
+        require_result(loss_N, scores.logprobs_N, f"`algorithm.policy_loss`: `{self._config.policy_loss}`")
         weights_N = self._rollout_weights(batch, old_logprobs_N, tally)
         if weights_N is not None:
             loss_N = weights_N * loss_N
@@ -77,9 +79,9 @@ class Objective:
         if self._config.entropy_coefficient:
             loss_N = loss_N - self._config.entropy_coefficient * scores.entropy_N
         if self._aggregation is not token_mean:  # its weights are all 1
-            loss_N = loss_N * self._aggregation(
-                batch.trajectory_N, mean_length=mean_length, max_length=self._max_length
-            )
+            share_N = self._aggregation(batch.trajectory_N, mean_length=mean_length, max_length=self._max_length)
+            require_result(share_N, batch.trajectory_N, f"`algorithm.aggregation`: `{self._config.aggregation}`")
+            loss_N = loss_N * share_N
         self._add_metrics(batch, policy, scores, old_logprobs_N, tally)
         loss = loss_N.sum()
         if scores.router_loss is not None:  # summed over all tokens, the rest over scored ones
@@ -119,7 +121,9 @@ class Objective:
                 "are missing; pass them as `TokenInputs.ref_logprobs`"
             )
         measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
-        return self._kl_estimator(measured_N, batch.reference_logprobs_N)
+        kl_N = self._kl_estimator(measured_N, batch.reference_logprobs_N)
+        require_result(kl_N, measured_N, f"`algorithm.kl_estimator`: `{self._config.kl_estimator}`")
+        return kl_N
 
     def _rollout_weights(self, batch: MicroBatch, old_logprobs_N: Tensor, tally: TokenTally) -> Tensor | None:
         """Return the importance weights of a micro-batch; None if the loss has none."""

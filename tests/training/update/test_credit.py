@@ -11,6 +11,7 @@ import torch
 
 from agentrl.algorithms.token_advantage import TokenAdvantage, TokenCredit
 from agentrl.config.schema.algorithm import AlgorithmSection
+from agentrl.errors import ConfigError
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.update.credit import CreditAssignment
@@ -30,7 +31,29 @@ def a_nat_for_every_token(logprobs_N: torch.Tensor, other_logprobs_N: torch.Tens
     return torch.ones_like(logprobs_N - other_logprobs_N)
 
 
+def one_credit(rewards_N, values_N, *, discount, gae_lambda) -> TokenCredit:
+    return TokenCredit(advantages_N=rewards_N.sum()[None], returns_N=rewards_N)
+
+
+def short_returns(rewards_N, values_N, *, discount, gae_lambda) -> TokenCredit:
+    return TokenCredit(advantages_N=rewards_N, returns_N=rewards_N[1:])
+
+
+def advantages_of_one_group(groups, *, normalise_by_std) -> list[torch.Tensor]:
+    return groups[:1]
+
+
+def advantages_twice(groups, *, normalise_by_std) -> list[torch.Tensor]:
+    return [rewards_G.repeat(2) for rewards_G in groups]
+
+
+def advantages_as_lists(groups, *, normalise_by_std) -> list[list[float]]:
+    return [rewards_G.tolist() for rewards_G in groups]
+
+
 mine = TokenAdvantage(estimate=half_of_the_values, uses_values=True)
+summed = TokenAdvantage(estimate=one_credit, uses_values=False)
+without_first = TokenAdvantage(estimate=short_returns, uses_values=True)
 
 
 class RecordedRank:
@@ -155,6 +178,21 @@ def test_a_custom_estimator_gets_the_values():
         values = INPUTS[name].values
         assert values is not None
         assert row == pytest.approx((values / 2).tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "problem"),
+    [
+        ("summed", ConfigError, r"`algorithm\.advantage`: `.*summed` gave a tensor of shape \[1\]"),
+        ("without_first", ConfigError, r"`algorithm\.advantage`: `.*without_first` gave a tensor of shape"),
+        ("advantages_twice", ConfigError, r"gave a tensor of shape \[8\]; it must be a tensor of shape \[4\]"),
+        ("advantages_as_lists", ConfigError, r"gave a list; it must be a tensor of shape \[4\]"),
+        ("advantages_of_one_group", ValueError, r"zip\(\) argument 2 is longer"),
+    ],
+)
+def test_an_invalid_result_of_a_custom_estimator_is_refused(name: str, error: type[Exception], problem: str):
+    with pytest.raises(error, match=problem):
+        advantages(AlgorithmSection(advantage=f"{__name__}.{name}"))
 
 
 def test_a_custom_kl_estimator_is_used_in_the_reward():

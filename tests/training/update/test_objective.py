@@ -73,22 +73,54 @@ def mean_loss(*values: Any) -> PolicyLoss:
     return replace(loss, loss_N=loss.loss_N.mean())
 
 
-def one_weight(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> Tensor:
-    return torch.ones(())
+def loss_in_columns(*values: Any) -> PolicyLoss:
+    loss = ppo_loss(*values)
+    return replace(loss, loss_N=loss.loss_N[:, None])
+
+
+def loss_detached(*values: Any) -> PolicyLoss:
+    loss = ppo_loss(*values)
+    return replace(loss, loss_N=loss.loss_N.detach())
+
+
+def weights_in_columns(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> Tensor:
+    return torch.ones(len(trajectory_N), 1)
+
+
+def one_weight(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> float:
+    return 0.5
 
 
 def mean_difference(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
     return (logprobs_N - other_logprobs_N).mean()
 
 
+def difference_detached(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
+    return (logprobs_N - other_logprobs_N).detach()
+
+
 @pytest.mark.parametrize(
-    "own", [{"policy_loss": "mean_loss"}, {"aggregation": "one_weight"}, {"kl_estimator": "mean_difference"}]
+    ("key", "name", "problem"),
+    [
+        ("policy_loss", "mean_loss", r"a tensor of shape \[\]; it must be a tensor of shape \[4\]"),
+        ("policy_loss", "loss_in_columns", r"a tensor of shape \[4, 1\]"),
+        ("policy_loss", "loss_detached", "a result without a gradient"),
+        ("aggregation", "weights_in_columns", r"a tensor of shape \[4, 1\]"),
+        ("aggregation", "one_weight", "a float"),
+        ("kl_estimator", "mean_difference", r"a tensor of shape \[\]"),
+        ("kl_estimator", "difference_detached", "a result without a gradient"),
+    ],
 )
-def test_a_result_that_would_be_broadcast_is_refused(own: dict[str, str]):
-    [(key, name)] = own.items()
+def test_a_result_that_would_be_broadcast_or_has_no_gradient_is_refused(key: str, name: str, problem: str):
     algorithm: dict[str, Any] = {"kl_coefficient": 0.1, key: f"{__name__}.{name}"}
-    with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`: `.*\.{name}` gave .*a tensor of shape \[\]"):
+    with pytest.raises(ConfigError, match=rf"`algorithm\.{key}`: `.*\.{name}` gave {problem}"):
         loss_of(LOGPROBS.clone().requires_grad_(True), **algorithm)
+
+
+def test_an_estimate_in_the_reward_needs_no_gradient():
+    algorithm: dict[str, Any] = {"kl_coefficient": 0.1, "kl_in": "reward"}
+    detached = f"{__name__}.difference_detached"
+    loss_of(LOGPROBS.clone().requires_grad_(True), **algorithm, kl_estimator=detached)
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
