@@ -15,11 +15,11 @@ from agentrl.training.model.sharded_loading import materialise
 from agentrl.training.model.sharded_model import OpenedModel, open_model
 from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packed_tokens import PackedTokens
-from agentrl.training.packing.packing import empty_tokens, fill_up, pack_examples
+from agentrl.training.packing.packing import pack_examples
 from agentrl.training.packing.sequences import TokenisedExample
-from agentrl.training.parallel import Parallel, ParallelContext
+from agentrl.training.parallel import Parallel, ParallelContext, open_store
 from agentrl.training.scoring.token_logprobs import score_tokens
-from agentrl.training.update.optimiser import apply_gradients, build_adamw, require_finite, warmup_cosine
+from agentrl.training.update.optimiser import apply_gradients, build_adamw, learning_rate_at, require_finite
 
 if TYPE_CHECKING:
     from agentrl.config.schema.algorithm import LoraSection
@@ -32,31 +32,32 @@ _ADAM_BETAS = (0.9, 0.98)
 
 
 class SupervisedTrainer:
-    """Trainer on batches of examples; the loss is the mean over the response tokens of the whole batch."""
+    """Trainer in one process; the loss is the mean over the response tokens of a batch."""
 
     def __init__(
         self, model: "ModelSection", training: "SftTrainingSection", *, num_steps: int, lora: "LoraSection"
     ) -> None:
-        """Take the settings and the number of steps of the whole run; `setup` loads the model."""
+        """Form a process group of its own; `setup` loads the model. `num_steps` are those of the whole run."""
         self._source = model
         self._config = training
         self._num_steps = num_steps
         self._lora = lora
         self._num_steps_done = 0
         self._adapters: Adapters | None = None
-
-    def setup(self, context: ParallelContext) -> None:
-        """Join the other ranks, build the model and shard it; leave the ranks if that fails."""
-        torch.set_num_threads(self._config.num_threads or len(os.sched_getaffinity(0)))
-        torch.manual_seed(self._config.seed)
+        store = open_store("127.0.0.1")
+        context = ParallelContext(
+            rank=0,
+            world_size=1,
+            master_addr="127.0.0.1",
+            master_port=store.port,
+            store=store,
+            num_threads=training.num_threads or len(os.sched_getaffinity(0)),
+        )
         self._parallel = Parallel(context)
-        try:
-            self._build()
-        except BaseException:
-            self.close()
-            raise
 
-    def _build(self) -> None:
+    def setup(self) -> None:
+        """Build the model and its optimiser."""
+        torch.manual_seed(self._config.seed)
         self._checkpoints = CheckpointWriter()
         dtype: torch.dtype = getattr(torch, self._source.dtype)
         if self._config.initial_weights == "random":
@@ -81,11 +82,7 @@ class SupervisedTrainer:
             opened.files.read_into(self._model)
         if self._adapters is not None:
             self._adapters.reset(self._config.seed)
-        self._optimiser = build_adamw(
-            self._model.parameters(),
-            betas=_ADAM_BETAS,
-            weight_decay=self._config.weight_decay,
-        )
+        self._optimiser = build_adamw(self._model, betas=_ADAM_BETAS, weight_decay=self._config.weight_decay)
 
     def describe(self) -> str:
         """Describe weights and device in one line."""
@@ -99,22 +96,20 @@ class SupervisedTrainer:
     def step(
         self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, float] | None:
-        """Run one update with this rank's share of a batch; `should_stop` is called before each micro-batch.
+        """Run one update with a batch; `should_stop` is called before each micro-batch.
 
         Returns:
             `sft/loss` (nats per response token, before the update), `sft/grad_norm`, `sft/learning_rate`, `sft/tokens`
-            (all packed tokens) and `sft/response_tokens`, over all ranks. None if abandoned: weights and optimiser are
-            unchanged and may be saved, but gradients remain, so no update may follow.
+            and `sft/response_tokens`. None if abandoned: weights and optimiser are unchanged and may be saved, but gradients
+            remain, so no update may follow.
 
         Raises:
             FloatingPointError: the loss or the gradient is not finite.
             ValueError: no example has a response token.
         """
         step = self._num_steps_done + 1
-        batches = self._packed(examples)
-        num_scored, num_tokens = self._parallel.sum(
-            [sum(len(batch.targets_N) for batch in batches), sum(len(example.token_ids) for example in examples)]
-        )
+        batches = pack_examples(examples, self._packing)
+        num_scored = sum(batch.num_scored for batch in batches)
         if num_scored == 0:
             raise ValueError(f"update {step}: none of the examples has a response token; nothing can be learnt")
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
@@ -122,10 +117,9 @@ class SupervisedTrainer:
             if should_stop():
                 return None
             loss = self._loss(batch)
-            # FSDP averages gradients over the ranks, and this loss is a sum over them.
-            (loss * (self._parallel.world_size / num_scored)).backward()
+            (loss * (1 / num_scored)).backward()
             loss_sum += loss.detach()
-        [total] = self._parallel.sum([loss_sum.item()])
+        total = loss_sum.item()
         require_finite("loss", total, step)
         learning_rate = self.learning_rate(step)
         grad_norm = apply_gradients(
@@ -140,8 +134,8 @@ class SupervisedTrainer:
             "sft/loss": total / num_scored,
             "sft/grad_norm": grad_norm,
             "sft/learning_rate": learning_rate,
-            "sft/tokens": num_tokens,
-            "sft/response_tokens": num_scored,
+            "sft/tokens": float(sum(len(example.token_ids) for example in examples)),
+            "sft/response_tokens": float(num_scored),
         }
 
     @torch.no_grad()
@@ -149,49 +143,35 @@ class SupervisedTrainer:
         self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
     ) -> float | None:
         """Return the loss on examples without training, in nats per response token; None if `should_stop` became true."""
-        batches = self._packed(examples)
+        batches = pack_examples(examples, self._packing)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in batches:
             if should_stop():
                 return None
             loss_sum += self._loss(batch)
-        total, num_scored = self._parallel.sum([loss_sum.item(), sum(len(batch.targets_N) for batch in batches)])
-        return total / num_scored
-
-    def _packed(self, examples: Sequence[TokenisedExample]) -> list[PackedTokens]:
-        """Pack this rank's share into as many micro-batches as the rank with the most has."""
-        batches = pack_examples(examples, self._packing)
-        [num_batches] = self._parallel.max([len(batches)])
-        return fill_up(batches, empty_tokens(), int(num_batches))
+        return loss_sum.item() / sum(batch.num_scored for batch in batches)
 
     def _loss(self, batch: PackedTokens) -> Tensor:
-        on_device = batch.to(self._parallel.device, self._parallel.sequence)
+        on_device = batch.to(self._parallel.device, sequence=None)
         return -score_tokens(self._model, on_device, temperature=1.0).logprobs_N.sum()
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update `step`, from 1."""
-        return warmup_cosine(
-            step,
-            peak=self._config.learning_rate,
-            warmup_steps=self._config.warmup_steps,
-            num_steps=self._num_steps,
-            final_fraction=self._config.final_learning_rate_fraction,
-        )
+        return learning_rate_at(step, self._config, decay_steps=self._num_steps)
 
     def save(self, url: str) -> None:
-        """Write a checkpoint of weights and optimiser into the folder `url`; every rank must call it."""
+        """Write a checkpoint of weights and optimiser into the folder `url`."""
         self._checkpoints.begin(url, self._model, self._optimiser)
         self._checkpoints.wait()
 
     def load(self, url: str, *, step: int) -> None:
-        """Load the checkpoint in the folder `url`, written after update `step`; every rank must call it."""
+        """Load the checkpoint in the folder `url`, written after update `step`."""
         load_checkpoint(url, self._model, self._optimiser)
         self._num_steps_done = step
 
     def export(self, path: str) -> None:
-        """Write the model as a Hugging Face folder (`export_policy`); every rank must call it."""
-        export_policy(self._model, self._adapters, self._source, path, writes=self._parallel.rank == 0)
-        self._parallel.barrier()
+        """Write the model as a Hugging Face folder (`export_policy`)."""
+        export_policy(self._model, self._adapters, self._source, path, writes=True)
 
     def close(self) -> None:
         """Leave the process group."""

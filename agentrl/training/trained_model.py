@@ -66,7 +66,7 @@ class TrainedModel:
             share_prefixes=self._actor.share_prefixes and can_share_prefixes(parallel.device, dtype),
             cost=shape.cost,
         )
-        self._optimiser = build_adamw(model.parameters(), betas=ADAM_BETAS, weight_decay=self._actor.weight_decay)
+        self._optimiser = build_adamw(model, betas=ADAM_BETAS, weight_decay=self._actor.weight_decay)
 
     def _mini_batches(
         self,
@@ -111,7 +111,8 @@ class TrainedModel:
             FloatingPointError: loss or gradient is not finite.
             ValueError: nothing was sampled.
         """
-        learning_rate = learning_rate_at(step - int(self._state["warmed_up_from"]), self._actor)
+        steps = step - int(self._state["warmed_up_from"])
+        learning_rate = learning_rate_at(steps, self._actor, decay_steps=self._actor.decay_steps)
         tally, norms = TokenTally(), []
         for batches in [*mini_batches] * self._actor.epochs_per_step:
             sizes = [(len(batch.advantages_N), batch.num_trajectories, batch.tokens.num_tokens) for batch in batches]

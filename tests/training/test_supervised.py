@@ -12,7 +12,7 @@ from agentrl.config.schema.run import ModelSection
 from agentrl.config.schema.sft import SftTrainingSection
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.supervised import SupervisedTrainer
-from tests.training.training_cases import VOCABULARY, alone, make_example
+from tests.training.training_cases import VOCABULARY, make_example
 
 TRAINING = SftTrainingSection(
     learning_rate=0.01,
@@ -41,7 +41,7 @@ def make_trainer(
         }
     )
     trainer = SupervisedTrainer(model, training, num_steps=20, lora=lora or LoraSection())
-    trainer.setup(alone())
+    trainer.setup()
     return trainer
 
 

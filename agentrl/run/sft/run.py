@@ -216,6 +216,8 @@ def num_steps_of(config: SftConfig, num_dialogues: int) -> int:
 @contextlib.contextmanager
 def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
     """Build model and optimiser, and leave everything in order, whatever happens."""
+    from agentrl.training.supervised import SupervisedTrainer  # loads torch
+
     assert plan.data is not None
     config, path, console = plan.config, plan.directory.path, Console()
     configure_logging(path, console=console)
@@ -224,12 +226,14 @@ def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
             logger.info("%s: %s", name, dialogues.describe())
     num_dialogues = len(plan.data.training.dialogues)
     num_steps = num_steps_of(config, num_dialogues)
+    trainer = SupervisedTrainer(config.model, config.training, num_steps=num_steps, lora=config.lora)
     with (
         report_full_disk(path),
-        contextlib.closing(_trainer(config, num_steps)) as trainer,
+        contextlib.closing(trainer),
         MetricsLogger(path, SFT_COLUMNS) as metrics,
         RunProgress(console, num_steps=num_steps) as progress,
     ):
+        trainer.setup()
         logger.info("model: %s: %s", config.model.path, trainer.describe())
         yield SftRun(
             config=config,
@@ -242,13 +246,3 @@ def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
             num_steps=num_steps,
             order=shuffled_forever(num_dialogues, config.training.seed),
         )
-
-
-def _trainer(config: SftConfig, num_steps: int) -> "SupervisedTrainer":
-    """Return a trainer that is alone in its process group."""
-    from agentrl.training.parallel import ParallelContext
-    from agentrl.training.supervised import SupervisedTrainer
-
-    trainer = SupervisedTrainer(config.model, config.training, num_steps=num_steps, lora=config.lora)
-    trainer.setup(ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=0))
-    return trainer

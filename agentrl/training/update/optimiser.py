@@ -1,50 +1,36 @@
 """The optimiser, its learning rates, and a step that refuses numbers that are not finite."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.schema.run import ActorSection
+from agentrl.config.schema.sft import SftTrainingSection
+
+OptimiserSettings = ActorSection | SftTrainingSection
 
 
-def build_adamw(
-    parameters: Iterable[nn.Parameter], *, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.AdamW:
+def build_adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW (arXiv:1711.05101) over the weights that are not frozen; `apply_gradients` sets the learning rate."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
-def warmup(step: int, *, peak: float, warmup_steps: int) -> float:
-    """Return the learning rate of update `step` (from 1): linear up to `peak`, then constant."""
-    return peak * min(1.0, step / warmup_steps) if warmup_steps > 0 else peak
+def learning_rate_at(step: int, settings: OptimiserSettings, *, decay_steps: int) -> float:
+    """Return the learning rate of update `step`, from 1, counted from the start of the warm-up.
 
-
-def warmup_cosine(step: int, *, peak: float, warmup_steps: int, num_steps: int, final_fraction: float) -> float:
-    """Return the learning rate of update `step` (from 1): linear up to `peak`, then half a cosine.
-
-    The curve (arXiv:1608.03983) ends with `final_fraction * peak` in update `num_steps`.
+    Linear up to the peak, then half a cosine (arXiv:1608.03983) until update `decay_steps`; constant if that is 0.
     """
+    peak, warmup_steps = settings.learning_rate, settings.warmup_steps
     if step <= warmup_steps:
-        return warmup(step, peak=peak, warmup_steps=warmup_steps)
-    progress = min(1.0, (step - warmup_steps) / max(1, num_steps - warmup_steps))
-    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def learning_rate_at(step: int, config: ActorSection) -> float:
-    """Return the learning rate of update `step`, from 1, counted from the start of the warm-up."""
-    if config.decay_steps == 0:
-        return warmup(step, peak=config.learning_rate, warmup_steps=config.warmup_steps)
-    return warmup_cosine(
-        step,
-        peak=config.learning_rate,
-        warmup_steps=config.warmup_steps,
-        num_steps=config.decay_steps,
-        final_fraction=config.final_learning_rate_fraction,
-    )
+        return peak * (step / warmup_steps)
+    if decay_steps == 0:
+        return peak
+    final = settings.final_learning_rate_fraction
+    progress = min(1.0, (step - warmup_steps) / max(1, decay_steps - warmup_steps))
+    return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def apply_gradients(

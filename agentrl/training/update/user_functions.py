@@ -17,6 +17,10 @@ def require_result(value: Any, like: Tensor, where: str) -> None:
     """
     if not isinstance(value, Tensor) or value.shape != like.shape:
         shown = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ConfigError(f"{where} gave {shown}; it must be a tensor of shape {list(like.shape)} (`docs/algorithms.md`)")
+        raise ConfigError(
+            f"{where} gave {shown}; it must be a tensor of shape {list(like.shape)} (`docs/algorithms.md`)"
+        )
     if like.requires_grad and not value.requires_grad:
-        raise ConfigError(f"{where} gave a result without a gradient; compute it from `logprobs_N` (`docs/algorithms.md`)")
+        raise ConfigError(
+            f"{where} gave a result without a gradient; compute it from `logprobs_N` (`docs/algorithms.md`)"
+        )
