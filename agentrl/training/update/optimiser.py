@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.config.schema.run import ActorSection
 from agentrl.config.schema.sft import SftTrainingSection
 
-OptimiserSettings = ActorSection | SftTrainingSection
+TrainingSection = ActorSection | SftTrainingSection
 
 
 def build_adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
@@ -18,17 +18,17 @@ def build_adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: f
     return torch.optim.AdamW(trained, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
-def learning_rate_at(step: int, settings: OptimiserSettings, *, decay_steps: int) -> float:
+def learning_rate_at(step: int, section: TrainingSection, *, decay_steps: int) -> float:
     """Return the learning rate of update `step`, from 1, counted from the start of the warm-up.
 
     Linear up to the peak, then half a cosine (arXiv:1608.03983) until update `decay_steps`; constant if that is 0.
     """
-    peak, warmup_steps = settings.learning_rate, settings.warmup_steps
+    peak, warmup_steps = section.learning_rate, section.warmup_steps
     if step <= warmup_steps:
         return peak * (step / warmup_steps)
     if decay_steps == 0:
         return peak
-    final = settings.final_learning_rate_fraction
+    final = section.final_learning_rate_fraction
     progress = min(1.0, (step - warmup_steps) / max(1, decay_steps - warmup_steps))
     return peak * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
 
