@@ -98,7 +98,7 @@ async def launch(
             await start_all(learner, engines, in_turn=not are_separate or shares_gpus)
             weight_sync = WeightSync(config, learner, engines)
             late = weight_sync.serving_late_engines()
-            async with nodes.watched(), extra_roles.watched(), late, contextlib.aclosing(engines):
+            async with nodes.watched(), late, contextlib.aclosing(engines):
                 yield TrainingCluster(
                     config=config,
                     nodes=nodes,
@@ -131,7 +131,7 @@ async def launch_engines(config: RunConfig, *, temp_dir: Path, user_folder: Path
             engines = _engines(config, places)
             await _until_placed(extra_roles, nodes)
             await engines.start()
-            async with nodes.watched(), extra_roles.watched(), contextlib.aclosing(engines):
+            async with nodes.watched(), contextlib.aclosing(engines):
                 yield Cluster(config=config, nodes=nodes, engines=engines, extra_roles=extra_roles)
 
 

@@ -17,7 +17,7 @@ from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.layout import layout
 from agentrl.config.schema.run import RunConfig
-from agentrl.errors import CheckpointError, ModelDiedError, WorkerError
+from agentrl.errors import CheckpointError, WorkerError
 from agentrl.training.update.update_plan import plan_scoring, plan_update, score_metrics, with_scores
 from agentrl.types import Group
 from agentrl.weight_sync.base import Transport, WeightSource
@@ -91,8 +91,7 @@ class Learner:
         """Make the current weights readable as `version`, or begin to send a stream to `engines`, given by name.
 
         Raises:
-            ModelDiedError: the actor did not gather them in time, and one of its ranks does not answer.
-            WorkerError: the actor did not gather them in time, although all ranks answer.
+            WorkerError: the actor did not gather them in time.
         """
         actor, rollout = self._groups["actor"], self._config.rollout
         processes = range(rollout.tensor_parallel_size * rollout.data_parallel_size)
@@ -105,10 +104,9 @@ class Learner:
                 )
                 source = replace(source, version=version, node=await actor.first("node_id"))
         except TimeoutError as error:
-            what = f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
-            if silent := await actor.silent():
-                raise ModelDiedError(f"{', '.join(silent)}: no answer, treated as dead: {what}") from error
-            raise WorkerError(f"{what}, although all of its ranks answer") from error
+            raise WorkerError(
+                f"weight sync of version {version}: the actor did not gather its weights in {_PUBLISH_TIMEOUT_S:g} s"
+            ) from error
         if source.transport.is_stream:
             self._sending = asyncio.create_task(actor.all("call", "actor", "send_weights", source))
         self.published = source

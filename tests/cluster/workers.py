@@ -155,9 +155,6 @@ class Painter:
     async def forget(self, episode_id: str) -> None:
         self._drawn.clear()
 
-    async def stop(self) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
     async def die(self) -> None:
         os._exit(1)
 
@@ -253,11 +250,6 @@ class RankWorker:
     async def lose_peer_on(self, rank: int, losing: int) -> None:
         if rank == losing:
             raise PeerLostError("connection closed by peer")
-        await asyncio.sleep(3600)
-
-    async def stop_on(self, rank: int, stopping: int) -> None:
-        if rank == stopping:
-            os.kill(os.getpid(), signal.SIGSTOP)
         await asyncio.sleep(3600)
 
     async def die_on(self, rank: int, dying: int, pid_of_dying: int) -> None:

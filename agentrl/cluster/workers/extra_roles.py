@@ -1,26 +1,23 @@
-"""Workers of extra roles: their classes know nothing of a run, and their processes may die or hang at any time.
+"""Workers of extra roles: their classes know nothing of a run, and their processes may die at any time.
 
-Ray restarts a dead worker without reporting it, so deaths are looked up and counted here. Each worker is pinged now and then,
-and killed if it hangs.
+Ray restarts a dead worker without reporting it, so deaths are looked up and counted here.
 """
 
 import asyncio
-import contextlib
 import inspect
 import itertools
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
 
 from agentrl.cluster.ray.handles import WorkerHandle
-from agentrl.cluster.ray.polling import actor_info, ask_ray, watching
+from agentrl.cluster.ray.polling import actor_info, ask_ray
 from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.errors import (
-    AgentRLError,
     ArgumentMismatchError,
     CallFailedError,
     NotBuiltError,
@@ -35,10 +32,6 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 _MAX_DEATHS = 2
 """Deaths before the class is built: a lost node may cause one, a fault of the class repeats."""
-
-_ASK_EVERY_S = 60.0
-_SILENT_S = 300.0
-"""Time without an answer after which a worker hangs; user code may block its event loop, as while it compiles a model."""
 
 
 class _Serving:
@@ -117,25 +110,10 @@ class ExtraWorkerHandle(WorkerHandle):
 
     async def num_deaths(self) -> int:
         """Return the number of restarts after a death; 0 if Ray does not answer."""
-        return (await self._actor_info()).get("NumRestarts", 0)
-
-    async def end_if_silent(self) -> None:
-        """Kill the process if it hangs, so that Ray restarts it."""
         try:
-            async with asyncio.timeout(_SILENT_S):
-                await self.agentrl_process()
-        except TimeoutError:
-            if (await self._actor_info()).get("State") == "ALIVE":  # a restarting one cannot answer
-                logger.warning("%s: no answer for %g s; restarting", self, _SILENT_S)
-                self.end_for_restart()
-        except AgentRLError:
-            pass  # it died, and Ray restarts it
-
-    async def _actor_info(self) -> Mapping[str, Any]:
-        try:
-            return await ask_ray(lambda: actor_info(self.caller_id))
+            return (await ask_ray(lambda: actor_info(self.caller_id))).get("NumRestarts", 0)
         except RayError:
-            return {}
+            return 0
 
 
 class ExtraRoles(dict[str, list[ExtraWorkerHandle]]):
@@ -148,30 +126,15 @@ class ExtraRoles(dict[str, list[ExtraWorkerHandle]]):
 
     async def metrics(self) -> dict[str, float]:
         """Return the number of their deaths since the run began."""
-        await asyncio.gather(*map(self._note_deaths, self._all()))
+        await asyncio.gather(*map(self._note_deaths, itertools.chain.from_iterable(self.values())))
         return {"cluster/extra_role_deaths": float(self._history.num_extra_role_deaths)}
-
-    @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Log deaths and kill workers that hang, as long as the context lasts."""
-        async with watching(self._watch(), what="workers of extra roles"):
-            yield
-
-    def _all(self) -> list[ExtraWorkerHandle]:
-        return list(itertools.chain.from_iterable(self.values()))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(_ASK_EVERY_S)
-            await asyncio.gather(*(worker.end_if_silent() for worker in self._all()))
-            await asyncio.gather(*map(self._note_deaths, self._all()))
 
     async def _note_deaths(self, worker: ExtraWorkerHandle) -> None:
         before, now = self._num_deaths.get(worker, 0), await worker.num_deaths()
         if now > before:
             self._num_deaths[worker] = now
             self._history.num_extra_role_deaths += now - before
-            logger.warning("%s: died; restarting", worker)
+            logger.warning("%s: died and was restarted", worker)
 
 
 def spawn_extra_worker(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from enum import StrEnum
 from typing import Any, TypeVar
 
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
@@ -10,21 +9,8 @@ from agentrl.errors import AgentRLError, ModelDiedError, WorkerDiedError
 
 T = TypeVar("T")
 
-_ASK_EVERY_S = 60.0
-_SILENT_S = 300.0
-"""Time without an answer after which a rank hangs; a long update still answers, since its threads release the interpreter."""
 _PING_TIMEOUT_S = 3.0
 """Limit for a living rank's answer, even while it computes; Ray reports a dead one sooner."""
-
-
-class GroupState(StrEnum):
-    """`PLACING -> RUNNING -> ENDED`; `WorkerGroup._enter` changes it."""
-
-    PLACING = "placing"
-    """Ray looks for room; ranks cannot answer yet, and are not watched."""
-    RUNNING = "running"
-    ENDED = "ended"
-    """All processes are killed, and every call raises the failure."""
 
 
 class WorkerGroup:
@@ -52,10 +38,10 @@ class WorkerGroup:
         """
         self.name = name
         self.ranks = list(ranks)
-        self.state = GroupState.PLACING if until_placed else GroupState.RUNNING
         self._ranks_per_share = ranks_per_share
         self._until_placed = until_placed
         self._failure: AgentRLError | None = None
+        """Set once all processes are killed; every call then raises it."""
 
     @property
     def num_shares(self) -> int:
@@ -66,7 +52,6 @@ class WorkerGroup:
         """Form the process group and load the models on every rank, once all ranks are placed."""
         if self._until_placed:
             await self._together([self._until_placed(self.ranks)])
-            self._enter(GroupState.RUNNING)
         [store] = await self._together([self.ranks[0].open_store()])
         await self.each("setup", [(rank, len(self.ranks), *store) for rank in range(len(self.ranks))])
 
@@ -114,14 +99,17 @@ class WorkerGroup:
 
     async def require_alive(self) -> None:
         """Raise `ModelDiedError` if the process of a rank is gone, as far as Ray knows."""
-        for error in await self._ping_all(_PING_TIMEOUT_S):
-            if isinstance(error, WorkerDiedError):
-                raise ModelDiedError(str(error))
 
-    async def silent(self) -> list[str]:
-        """Return the names of ranks that do not answer at once."""
-        answers = await self._ping_all(_PING_TIMEOUT_S)
-        return [f"{self.name} {rank}" for rank, error in enumerate(answers) if error is not None]
+        async def ping(rank: WorkerHandle) -> None:
+            try:
+                async with asyncio.timeout(_PING_TIMEOUT_S):
+                    await rank.ping()
+            except WorkerDiedError as error:
+                raise ModelDiedError(str(error)) from error
+            except (TimeoutError, AgentRLError):
+                pass  # not known to be dead
+
+        await all_of(map(ping, self.ranks))
 
     def kill(self) -> None:
         """End every process at once."""
@@ -136,38 +124,11 @@ class WorkerGroup:
                 call.close()
             raise self._failure
         try:
-            return await (self._while_answering(all_of(calls)) if self.state is GroupState.RUNNING else all_of(calls))
+            return await all_of(calls)
         except AgentRLError as error:
-            failure = await self._cause_of(error)
-            self._enter(GroupState.ENDED, failure)
-            raise failure from (None if failure is error else error)
-
-    def _enter(self, state: GroupState, failure: AgentRLError | None = None) -> None:
-        """Change the state, in the order of `GroupState`."""
-        self.state, self._failure = state, failure
-        if state is GroupState.ENDED:
+            self._failure = await self._cause_of(error)
             self.kill()
-
-    async def _while_answering(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` as long as every rank answers; a hanging rank would block the others for ever."""
-        working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._until_silent())
-        try:
-            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise ModelDiedError(f"{watching.result()}: no answer for {_SILENT_S:g} s, treated as dead")
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
-
-    async def _until_silent(self) -> WorkerHandle:
-        """Return the first rank that hangs; a dead one is reported by Ray."""
-        while True:
-            await asyncio.sleep(_ASK_EVERY_S)
-            for rank, error in zip(self.ranks, await self._ping_all(_SILENT_S), strict=True):
-                if isinstance(error, TimeoutError):
-                    return rank
+            raise self._failure from (None if self._failure is error else error)
 
     async def _cause_of(self, error: AgentRLError) -> AgentRLError:
         """Return the first cause of an error: ranks that lost a dead one may raise before its death is known."""
@@ -178,16 +139,3 @@ class WorkerGroup:
         except ModelDiedError as death:
             return death
         return error
-
-    async def _ping_all(self, within_s: float) -> list[Exception | None]:
-        """Return None for each rank that answers, else the error: `TimeoutError`, or Ray's if the process is gone."""
-
-        async def ping(rank: WorkerHandle) -> Exception | None:
-            try:
-                async with asyncio.timeout(within_s):
-                    await rank.ping()
-            except (TimeoutError, AgentRLError) as error:
-                return error
-            return None
-
-        return await asyncio.gather(*map(ping, self.ranks))
