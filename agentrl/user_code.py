@@ -20,6 +20,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
+START_TIMEOUT_S = 600.0
+"""Time limit for `start` of one tool or reward, which may load a model."""
 _LIBRARIES = (*(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")), "<frozen ")
 _EXIT = os._exit
 _AGENTRL = f"{Path(__file__).parent}/"

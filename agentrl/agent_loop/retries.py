@@ -19,6 +19,8 @@ from agentrl.types import Failure, FailureClass
 HANG_GRACE_S = 15.0
 """Extra seconds for an episode to report its own time-out; engines and tools take up to ten of them."""
 
+MAX_RETRIES = 2
+"""Retries of a trajectory lost to the infrastructure, before it is left out of its group: what fails thrice fails again."""
 _UNAVAILABLE = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.REWARD)
 _MAX_MESSAGE_CHARACTERS = 1000
 _FIRST_PAUSE_S = 1.0
@@ -57,14 +59,14 @@ def failing_as(infrastructure: FailureClass, data: FailureClass) -> Iterator[Non
         raise _failed(infrastructure, error) from error
 
 
-def should_retry(failures: Sequence[Failure], *, max_retries: int) -> bool:
+def should_retry(failures: Sequence[Failure]) -> bool:
     """Return whether a fresh episode may succeed after these failures of one trajectory.
 
-    Infrastructure failures are always retried, up to `max_retries`. An unexpected exception may come from the policy's text and
+    Infrastructure failures are always retried, up to `MAX_RETRIES`. An unexpected exception may come from the policy's text and
     is retried; the second time, it is attributed to the prompt's data. Data that a tool or the reward refuses is not retried.
     """
     last = failures[-1]
-    if len(failures) > max_retries:
+    if len(failures) > MAX_RETRIES:
         return False
     if last.failure_class.is_data:
         return bool(last.cause) and all(earlier.cause != last.cause for earlier in failures[:-1])
@@ -89,8 +91,8 @@ def pause_s(num_failures: int) -> float:
 def longest_s(rollout: RolloutSection, *, reward_timeout_s: float) -> float:
     """Return a worker's longest time for one trajectory in seconds: all tries, and the pauses between them."""
     try_s = rollout.trajectory_timeout_s + HANG_GRACE_S + rollout.tool_timeout_s + reward_timeout_s
-    pauses_s = sum(_longest_pause_s(retry) for retry in range(1, rollout.max_retries + 1))
-    return (rollout.max_retries + 1) * try_s + pauses_s
+    pauses_s = sum(_longest_pause_s(retry) for retry in range(1, MAX_RETRIES + 1))
+    return (MAX_RETRIES + 1) * try_s + pauses_s
 
 
 def _longest_pause_s(num_failures: int) -> float:

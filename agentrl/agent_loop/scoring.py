@@ -15,7 +15,7 @@ from agentrl.rewards.tool_rewards import given_by_tools
 from agentrl.rewards.weighted_parts import WeightedParts
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
-from agentrl.user_code import described, text_of
+from agentrl.user_code import START_TIMEOUT_S, described, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 5.0
 
 
-def isolated_reward(reward: Reward, *, start_timeout_s: float) -> Reward:
+def isolated_reward(reward: Reward, *, start_timeout_s: float = START_TIMEOUT_S) -> Reward:
     """Return the reward, in a thread of its own if it is user code; weighted parts are treated one by one."""
     if isinstance(reward, WeightedParts):
         return reward.mapped(lambda part: isolated_reward(part, start_timeout_s=start_timeout_s))
@@ -60,8 +60,8 @@ class _RewardThread:
                 raise
             if limit.expired():
                 raise ConfigError(
-                    f"{self._name}: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
-                    "`rollout.start_timeout_s`"
+                    f"{self._name}: `start` did not return in {self._start_timeout_s:g} s; load what takes longer at the "
+                    "first score"
                 ) from error
             raise ConfigError(f"{self._name}: cannot be started: {described(error)}") from error
 

@@ -36,6 +36,7 @@ from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.store import TrajectoryStore, read_saved_group, write_saved_group
 from agentrl.types import Failure, FailureClass, Prompt, Termination, Trajectory, TrajectorySummary
+from agentrl.user_code import START_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class WorkerConfig:
     @property
     def start_timeout_s(self) -> float:
         """Time limit for `AgentLoopWorker.start`, which starts the tools and the parts of the reward in turn."""
-        return _OWN_START_S + self.rollout.start_timeout_s * (len(self.tools) + len(self.reward.scorers))
+        return _OWN_START_S + START_TIMEOUT_S * (len(self.tools) + len(self.reward.scorers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,7 @@ class AgentLoopWorker:
         started = clock.now()
         with self._registered():
             while (trajectory := await self._try(request, engine, failures)) is None:
-                if not should_retry(failures, max_retries=self._config.rollout.max_retries):
+                if not should_retry(failures):
                     trajectory = failed_trajectory(request, failures)
                     break
                 await asyncio.sleep(pause_s(len(failures)))
@@ -226,14 +227,9 @@ class AgentLoopWorker:
     async def _build(self) -> _Parts:
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
-        tools = ToolExecutor(
-            build_tools(config.tools, config.context),
-            timeout_s=config.rollout.tool_timeout_s,
-            max_calls_per_turn=config.rollout.max_tool_calls_per_turn,
-            start_timeout_s=config.rollout.start_timeout_s,
-        )
+        tools = ToolExecutor(build_tools(config.tools, config.context), timeout_s=config.rollout.tool_timeout_s)
         reward = build_reward(config.reward, config.context)
-        scorer = isolated_reward(reward, start_timeout_s=config.rollout.start_timeout_s)
+        scorer = isolated_reward(reward)
         await tools.start()
         try:
             await scorer.start()

@@ -26,7 +26,7 @@ class DropReport:
     """Dropped: every trajectory is solved, so every advantage would be 0."""
     groups_none_solved: int = 0
     groups_too_small: int = 0
-    """Dropped: fewer scored trajectories than `min_group_size`."""
+    """Dropped: nothing scored, or one trajectory of several, which has no other to be compared with."""
     groups_singleton: int = 0
     """Kept, with one trajectory, whose advantage is 0."""
     trajectories_unscored: int = 0
@@ -72,7 +72,7 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
         report += DropReport(
             trajectories_unscored=len(trajectories) - len(scored), trajectories_masked=len(scored) - len(counted)
         )
-        cause = _cause_to_drop(counted, selection)
+        cause = _cause_to_drop(counted, selection, min_size=min(2, len(trajectories)))
         if cause is not None:
             report += cause
             continue
@@ -112,8 +112,10 @@ def quality_penalty(summary: TrajectorySummary) -> float:
     return error + min(1.0, (summary.num_answer_tags - 1) / max(1, summary.num_turns))
 
 
-def _cause_to_drop(counted: Sequence[TrajectoryRef], selection: "SelectionSection") -> DropReport | None:
-    if len(counted) < max(1, selection.min_group_size):
+def _cause_to_drop(
+    counted: Sequence[TrajectoryRef], selection: "SelectionSection", *, min_size: int
+) -> DropReport | None:
+    if len(counted) < max(1, min_size):
         return DropReport(groups_too_small=1)
     outcomes = {outcome(trajectory.summary, selection) for trajectory in counted}
     if len(outcomes) > 1 or not selection.drop_equal_reward:

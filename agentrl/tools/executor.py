@@ -28,7 +28,7 @@ from agentrl.tools.schema_check import argument_problem, validator_of
 from agentrl.tools.tool_thread import ToolThread
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import described, gathered, text_of
+from agentrl.user_code import START_TIMEOUT_S, described, gathered, text_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,6 +36,8 @@ T = TypeVar("T")
 _GRACE_S = 1.0
 """Extra seconds after the deadline for a tool that reports its own time-out, before it is cancelled."""
 
+MAX_CALLS_PER_TURN = 16
+"""Further calls of a turn are refused and count as failed, to protect the judge's queue from a policy that repeats itself."""
 _MAX_REASON_CHARACTERS = 300
 
 
@@ -43,16 +45,15 @@ class ToolExecutor:
     """Runs calls against tools; one instance per worker serves many episodes at once."""
 
     def __init__(
-        self, tools: Mapping[str, Tool], *, timeout_s: float, max_calls_per_turn: int, start_timeout_s: float
+        self, tools: Mapping[str, Tool], *, timeout_s: float, start_timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        """Take the tools, keyed by name, and the limits: of one call with its queueing, of a turn, and of one start.
+        """Take the tools, keyed by name, and the limits: of one call with its queueing, and of one start.
 
         Raises:
             ToolError: a tool's schema is not valid (`validator_of`).
         """
         self._tools = dict(tools)
         self._timeout_s = timeout_s
-        self._max_calls_per_turn = max_calls_per_turn
         self._start_timeout_s = start_timeout_s
         self._validators = {name: validator_of(tool.schema) for name, tool in self._tools.items()}
         self._threads = {
@@ -95,9 +96,9 @@ class ToolExecutor:
         Raises:
             RolloutError, DataError, ToolError: see the module's docstring; the other calls are cancelled.
         """
-        taken, surplus = calls[: self._max_calls_per_turn], calls[self._max_calls_per_turn :]
+        taken, surplus = calls[:MAX_CALLS_PER_TURN], calls[MAX_CALLS_PER_TURN:]
         results = await gathered(self._answer(call, episode, deadline) for call in taken)
-        refusal = f"not run: only the first {self._max_calls_per_turn} calls of a turn are"
+        refusal = f"not run: only the first {MAX_CALLS_PER_TURN} calls of a turn are"
         return (*results, *(_failure(ToolStatus.TOO_MANY_CALLS, refusal) for _ in surplus))
 
     async def final_rewards(self, episode: Episode) -> dict[str, float]:
@@ -146,8 +147,8 @@ class ToolExecutor:
         task = await self._run(name, tool.start(), self._start_timeout_s)
         if task is None:
             raise ToolError(
-                f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s. Fix it, or raise "
-                "`rollout.start_timeout_s`"
+                f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s; load what takes longer at the "
+                "first call"
             )
         if task.cancelled():
             raise ToolError(f"tool `{name}`: cannot be started: `start` cancelled itself")

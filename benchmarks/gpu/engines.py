@@ -92,7 +92,7 @@ def measure_sleep(bench: Bench, *, tokens: int) -> None:
 async def _sleep(bench: Bench, *, tokens: int) -> None:
     release_cached_memory()  # what the sections before this one left
     before = _held_gib(bench)
-    rollout: Any = SimpleNamespace(num_threads_per_engine=1, max_concurrent_trajectories=_NUM_REQUESTS)
+    rollout: Any = SimpleNamespace(max_concurrent_trajectories=_NUM_REQUESTS)
     engine = TransformersEngine(bench.source, rollout, max_tokens=2 * tokens)
     publishing = WeightPublishing(bench.model, bench.parallel, dtype=bench.dtype, checked=False)
     try:

@@ -125,11 +125,9 @@ async def measure(folder: str, rounds: int, threads: int) -> dict[str, list[floa
     figures: dict[str, list[float]] = {}
     engine = TransformersEngine(
         ModelSection(path=folder),
-        RolloutSection(
-            max_concurrent_trajectories=NUM_CONCURRENT,
-            num_threads_per_engine=threads,
-        ),
+        RolloutSection(max_concurrent_trajectories=NUM_CONCURRENT),
         max_tokens=1024,
+        num_threads=threads,
     )
     await engine.start()
     plain, batching = (Qwen3ForCausalLM.from_pretrained(folder).eval() for _ in range(2))

@@ -92,7 +92,6 @@ def worker_config(*tools: ToolConfig) -> WorkerConfig:
             tool_timeout_s=600,
             turn_timeout_s=600,
             trajectory_timeout_s=1800,
-            max_retries=0,
         ),
         reward=RewardSection(class_name=SIMULATED_REWARD, config={}),
         tools=tools,

@@ -61,7 +61,7 @@ def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) 
     config = RunConfig(
         data=DataSection(max_prompt_tokens=length),
         model=ModelSection(path=folder, dtype=dtype),
-        actor=ActorSection(num_threads_per_worker=1, max_tokens_per_micro_batch=tokens, share_prefixes=False),
+        actor=ActorSection(max_tokens_per_micro_batch=tokens, share_prefixes=False),
         rollout=RolloutSection(
             prompts_per_step=_NUM_PROMPTS,
             samples_per_prompt=_SAMPLES,

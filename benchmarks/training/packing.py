@@ -60,7 +60,6 @@ def packed_update(folder: str, groups: Sequence[Group]) -> Callable[[], float]:
             warmup_steps=0,
             max_grad_norm=MAX_GRAD_NORM,
             max_tokens_per_micro_batch=MICRO_BATCH * longest,
-            num_threads_per_worker=1,
         ),
         algorithm=AlgorithmSection(advantage="grpo", aggregation="token_mean"),
         rollout=RolloutSection(max_response_tokens=longest),

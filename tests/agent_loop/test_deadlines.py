@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.agent_loop import scoring, tool_agent_loop
+from agentrl.agent_loop import retries, scoring, tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
@@ -93,6 +93,7 @@ class DeafEngine(ScriptedEngine):
 def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.3)
     monkeypatch.setattr("agentrl.agent_loop.worker.HANG_GRACE_S", 0.2)
+    monkeypatch.setattr(retries, "MAX_RETRIES", 0)
     monkeypatch.setattr(scoring, "_GRACE_S", 0.3)
     monkeypatch.setattr(executor, "_GRACE_S", 0.3)
 
@@ -112,9 +113,7 @@ async def play(
     reward_hangs: bool = False,
     reward_timeout_s: float = 1,
 ) -> TrajectorySummary:
-    rollout = RolloutSection(
-        max_response_tokens=200, turn_timeout_s=1.5, trajectory_timeout_s=4, tool_timeout_s=1, max_retries=0
-    )
+    rollout = RolloutSection(max_response_tokens=200, turn_timeout_s=1.5, trajectory_timeout_s=4, tool_timeout_s=1)
     config = WorkerConfig(
         model=ModelSection(path=model_path),
         rollout=rollout,

@@ -57,10 +57,10 @@ def test_a_message_that_quotes_the_policy_can_be_stored():
 
 
 def test_the_world_gets_every_retry_and_refused_data_none():
-    assert should_retry([JUDGE], max_retries=2)
-    assert should_retry([JUDGE, JUDGE], max_retries=2)
-    assert not should_retry([JUDGE, JUDGE, JUDGE], max_retries=2)
-    assert not should_retry([REFUSED], max_retries=2)
+    assert should_retry([JUDGE])
+    assert should_retry([JUDGE, JUDGE])
+    assert not should_retry([JUDGE, JUDGE, JUDGE])
+    assert not should_retry([REFUSED])
 
 
 def test_an_unexpected_exception_is_tried_again_until_the_same_comes_back():
@@ -70,9 +70,9 @@ def test_an_unexpected_exception_is_tried_again_until_the_same_comes_back():
         raised("ValueError at r.py:3", "x"),
         raised("KeyError"),
     )
-    assert should_retry([first], max_retries=9)
-    assert should_retry([first, other], max_retries=9)
-    assert not should_retry([first, other, repeated], max_retries=9)
+    assert should_retry([first])
+    assert should_retry([first, other])
+    assert not should_retry([first, repeated])
 
 
 def test_an_episode_that_the_judge_failed_is_retried_with_its_seed_so_that_tool_users_are_not_filtered_out():
@@ -90,5 +90,5 @@ def test_pauses_grow_and_differ_and_end_at_half_a_minute():
 
 
 def test_a_trajectory_takes_at_most_its_tries_and_the_pauses_between_them():
-    rollout = RolloutSection(trajectory_timeout_s=100, tool_timeout_s=10, max_retries=2)
+    rollout = RolloutSection(trajectory_timeout_s=100, tool_timeout_s=10)
     assert longest_s(rollout, reward_timeout_s=5) == 3 * (100 + 15 + 10 + 5) + 1 + 4

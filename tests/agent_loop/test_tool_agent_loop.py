@@ -86,7 +86,7 @@ class Stage:
         section = RolloutSection(max_turns=4, max_response_tokens=2000).model_copy(update=rollout)
         tool = EchoTool()
         tokens = ChatTokens(self.tokenizer, [tool.schema.as_template_dict()])
-        executor = ToolExecutor({"echo": tool}, timeout_s=60, max_calls_per_turn=16, start_timeout_s=60)
+        executor = ToolExecutor({"echo": tool}, timeout_s=60)
         loop = ToolAgentLoop(section, tokens, executor, tokenizer_threads=self.threads)
         self.num_episodes += 1
         request = EpisodeRequest(

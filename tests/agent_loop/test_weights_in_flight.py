@@ -73,9 +73,7 @@ def test_simulated_trajectories_run_through_updates_and_lose_no_token():
 
 async def test_an_episode_on_the_embedded_engine_goes_on_through_an_update(tmp_path: Path):
     """The weights are the same again, so the tokens must be too: what runs loses nothing."""
-    rollout = RolloutSection(
-        num_threads_per_engine=1, max_concurrent_trajectories=4, max_response_tokens=200, max_turns=2
-    )
+    rollout = RolloutSection(max_concurrent_trajectories=4, max_response_tokens=200, max_turns=2)
     engine = TransformersEngine(ModelSection(path=POLICY), rollout, max_tokens=2248)
     reward = RewardSection(class_name=SIMULATED_REWARD)
     worker = AgentLoopWorker(

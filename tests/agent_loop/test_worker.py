@@ -106,11 +106,7 @@ def make_worker(
     reward_timeout_s = 0.2 if reward and reward.get("slow") else 60.0
     config = WorkerConfig(
         model=ModelSection(path=model_path),
-        rollout=RolloutSection(
-            max_response_tokens=200,
-            max_retries=options.pop("max_retries", 2),
-            max_tool_calls_per_turn=options.pop("max_tool_calls_per_turn", 16),
-        ),
+        rollout=RolloutSection(max_response_tokens=options.pop("max_response_tokens", 200)),
         reward=RewardSection(
             class_name=f"{__name__}.ContainsAnswer",
             config=reward or {},
@@ -198,9 +194,15 @@ async def test_a_truncated_trajectory_is_kept_as_a_negative_even_with_an_answer_
     ("reward", "message"), [({"broken": True}, "the checker is down"), ({"slow": True}, "no answer in 0.2 s")]
 )
 async def test_an_infrastructure_failure_has_no_reward_and_is_never_a_wrong_answer(
-    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, reward: dict[str, Any], message: str
+    model_path: str,
+    tmp_path: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    reward: dict[str, Any],
+    message: str,
 ):
-    worker = make_worker(model_path, tmp_path, reward=reward, max_retries=1)
+    monkeypatch.setattr(retries, "MAX_RETRIES", 1)
+    worker = make_worker(model_path, tmp_path, reward=reward)
     summary, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")] * 2))
     assert summary.termination is Termination.INFRA_ERROR
     assert (summary.reward, trajectory.reward) == (None, None)
@@ -213,7 +215,7 @@ async def test_an_infrastructure_failure_has_no_reward_and_is_never_a_wrong_answ
 async def test_a_row_that_breaks_the_reward_twice_in_the_same_way_is_the_datas_fault_and_tried_no_more(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
-    worker = make_worker(model_path, tmp_path, reward={"raises": "no such row"}, max_retries=5)
+    worker = make_worker(model_path, tmp_path, reward={"raises": "no such row"})
     engine = ScriptedEngine([answer(tokenizer, "42")] * 6)
     summary, trajectory = await worker.run(REQUEST, engine)
     assert (summary.termination, summary.reward) == (Termination.DATA_ERROR, None)
@@ -227,10 +229,11 @@ async def test_a_row_that_breaks_the_reward_twice_in_the_same_way_is_the_datas_f
 
 
 async def test_after_the_world_failed_a_tool_the_policy_samples_with_the_same_seed_in_an_episode_of_its_own(
-    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(retries, "MAX_RETRIES", 1)
     tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={"fails_with": "world"}),)
-    worker = make_worker(model_path, tmp_path, tools=tools, max_retries=1)
+    worker = make_worker(model_path, tmp_path, tools=tools)
     call = answer(tokenizer, '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>')
     engine = ScriptedEngine([call] * 2)
     await worker.run(REQUEST, engine)
@@ -272,17 +275,17 @@ async def test_a_tool_that_fails_is_tried_as_often_as_that_may_help(
     await worker.aclose()
 
 
-async def test_calls_of_a_turn_beyond_the_configured_number_are_refused_and_count_as_failed(
+async def test_calls_of_a_turn_beyond_the_limit_are_refused_and_count_as_failed(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
     tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={}),)
-    worker = make_worker(model_path, tmp_path, tools=tools, max_tool_calls_per_turn=1)
+    worker = make_worker(model_path, tmp_path, tools=tools, max_response_tokens=2000)
     call = '<tool_call>{"name": "look_up", "arguments": {}}</tool_call>'
-    engine = ScriptedEngine([answer(tokenizer, call + call), answer(tokenizer, "42")])
+    engine = ScriptedEngine([answer(tokenizer, call * 17), answer(tokenizer, "42")])
     request = replace(REQUEST, prompt=replace(REQUEST.prompt, extra={"database": "rows"}))
     summary, trajectory = await worker.run(request, engine)
-    assert [result.status for result in trajectory.tool_results] == [ToolStatus.OK, ToolStatus.TOO_MANY_CALLS]
-    assert (summary.num_tool_calls, summary.num_failed_tool_calls) == (2, 1)
+    assert [result.status for result in trajectory.tool_results] == [ToolStatus.OK] * 16 + [ToolStatus.TOO_MANY_CALLS]
+    assert (summary.num_tool_calls, summary.num_failed_tool_calls) == (17, 1)
     await worker.aclose()
 
 

@@ -47,14 +47,14 @@ def test_an_unscored_trajectory_is_left_out_and_the_others_are_kept():
     assert report == DropReport(trajectories_unscored=1)
 
 
-def test_a_group_below_the_minimum_size_is_dropped_and_counted():
-    kept, report = select([group([1.0, 0.0, None])], SelectionSection(min_group_size=3), seed=0)
+def test_a_group_of_several_with_one_that_was_scored_is_dropped_and_counted():
+    kept, report = select([group([1.0, None, None])], SelectionSection(drop_equal_reward=False), seed=0)
     assert kept == []
-    assert report == DropReport(groups_too_small=1, trajectories_unscored=1)
+    assert report == DropReport(groups_too_small=1, trajectories_unscored=2)
 
 
-def test_a_group_without_a_scored_trajectory_is_dropped_whatever_the_minimum():
-    kept, report = select([group([None, None])], SelectionSection(min_group_size=1), seed=0)
+def test_a_group_without_a_scored_trajectory_is_dropped():
+    kept, report = select([group([None])], SelectionSection(drop_equal_reward=False), seed=0)
     assert kept == []
     assert report.groups_too_small == 1
 
@@ -76,7 +76,7 @@ def test_equal_reward_groups_stay_if_drop_equal_reward_is_off():
 
 
 def test_a_singleton_group_is_counted():
-    selection = SelectionSection(method="all", min_group_size=1, drop_equal_reward=False)
+    selection = SelectionSection(method="all", drop_equal_reward=False)
     kept, report = select([group([1.0])], selection, seed=0)
     assert len(kept) == 1
     assert report == DropReport(groups_singleton=1)

@@ -55,11 +55,11 @@ def config_of(models: Models) -> RunConfig:
         model=ModelSection(path=models.policy),
         rollout=RolloutSection(max_response_tokens=64),
         actor=ActorSection(
+            num_workers=4,  # the ranks of the widest layout share the cores
             learning_rate=0.01,
             warmup_steps=0,
             max_tokens_per_micro_batch=64,
             mini_batches_per_step=2,
-            num_threads_per_worker=1,
         ),
         critic=CriticSection(learning_rate=0.01),
         reward=RewardSection(weight=0.5, model=RewardModelSection(path=models.reward_model, activation="sigmoid")),

@@ -86,7 +86,6 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["rollout.kv_memory_gb=1"], "rollout.kv_memory_gb"),
         (["actor.mini_batches_per_step=999"], "rollout.prompts_per_step"),
         (["actor.mini_batches_per_step=5"], "rollout.prompts_per_step"),
-        (["algorithm.selection.min_group_size=99"], "algorithm.selection.min_group_size"),
         (["algorithm.advantage=grop"], "algorithm.advantage"),
         (["algorithm.policy_loss=pop"], "algorithm.policy_loss"),
         (["algorithm.clip_ratio_dual=1.1"], "algorithm.clip_ratio_dual"),

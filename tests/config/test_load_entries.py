@@ -9,7 +9,6 @@ DEMO = str(Path(__file__).resolve().parents[2] / "configs" / "demo.yaml")
 SINGLE = [
     "rollout.samples_per_prompt=1",
     "algorithm.selection.method=all",
-    "algorithm.selection.min_group_size=1",
     "algorithm.advantage=reinforce_plus_plus",
     "algorithm.selection.keep=0",
 ]

@@ -77,7 +77,7 @@ async def start_engine() -> AsyncIterator[Callable[..., Awaitable[TransformersEn
 
     async def start(folder: str, *, max_tokens: int = 512, **rollout: Any) -> TransformersEngine:
         settings: dict[str, Any] = {"max_concurrent_trajectories": 8}
-        section = RolloutSection(num_threads_per_engine=1, **(settings | rollout))
+        section = RolloutSection(**(settings | rollout))
         engine = TransformersEngine(ModelSection(path=folder), section, max_tokens=max_tokens)
         engines.append(engine)
         await engine.start()

@@ -98,7 +98,7 @@ def test_an_answer_without_a_call_is_always_wrong() -> None:
 
 
 async def test_unparsable_calls_are_answered_in_the_words_of_the_agent_loop() -> None:
-    executor = ToolExecutor({}, timeout_s=1.0, max_calls_per_turn=16, start_timeout_s=60)
+    executor = ToolExecutor({}, timeout_s=1.0)
     episode = Episode(episode_id="0", prompt_id="0")
     num_unparsable = 0
     for dialogue in dialogues(500):

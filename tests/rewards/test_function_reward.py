@@ -92,7 +92,7 @@ def prompt_of(**columns: Any) -> Prompt:
 
 async def asked(name: str, prompt: Prompt = PROMPT, **config: Any) -> Score:
     section = RewardSection(function=f"{__name__}.{name}", config=config, score_unfinished="score")
-    reward = isolated_reward(build_reward(section), start_timeout_s=60)
+    reward = isolated_reward(build_reward(section))
     await reward.start()
     try:
         return await score(reward, section, prompt, TURNS)

@@ -187,10 +187,8 @@ async def test_every_rolled_out_prompt_is_recorded_dropped_ones_too(tmp_path: Pa
 
 
 async def test_a_group_of_which_too_few_were_made_is_replaced_by_a_fresh_prompt(tmp_path: Path):
-    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=9)
-    run = make_run(
-        tmp_path, rollouts, "algorithm.selection.min_group_size=8", "algorithm.selection.max_refill_rounds=1"
-    )
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=15)
+    run = make_run(tmp_path, rollouts, "algorithm.selection.max_refill_rounds=1")
     batch = await collect(run, RunState())
     assert rollouts.rolled_out[0] not in [group.prompt_id for group in batch.groups]
     assert (len(batch.groups), len(rollouts.rolled_out)) == (12, 13)
@@ -198,8 +196,8 @@ async def test_a_group_of_which_too_few_were_made_is_replaced_by_a_fresh_prompt(
 
 
 async def test_a_group_of_which_enough_were_made_is_trained_on(tmp_path: Path):
-    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=8)
-    batch = await collect(make_run(tmp_path, rollouts, "algorithm.selection.min_group_size=8"), RunState())
+    rollouts = ScriptedRollouts(lambda count, prompt_id: True, num_lost=14)
+    batch = await collect(make_run(tmp_path, rollouts), RunState())
     assert rollouts.rolled_out[0] in [group.prompt_id for group in batch.groups]
 
 

@@ -193,7 +193,7 @@ async def score_of(answer: object, request: str, *, function: str = "", metric: 
     section = RewardSection(function=f"{__name__}.{function}") if function else RewardSection()
     console = Console(file=io.StringIO(), width=400)
     report = CheckReport(console)
-    reward = isolated_reward(build_reward(section), start_timeout_s=60.0)
+    reward = isolated_reward(build_reward(section))
     await reward.start()
     async with contextlib.aclosing(reward):
         await score_answers(reward, section, prompt, report, metric=metric)

@@ -125,7 +125,7 @@ def test_an_endpoint_gives_the_trajectories_of_the_embedded_engine(
 async def _serve(token: str) -> None:
     engine = TransformersEngine(
         ModelSection(path=str(POLICY)),
-        RolloutSection(num_threads_per_engine=1),
+        RolloutSection(),
         max_tokens=512,
     )
     await engine.start()

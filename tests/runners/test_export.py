@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     directory = RunDirectory(run.config())
     directory.open({}, trains=True)
     parallel = Parallel(alone())
-    actor = Actor(run.config("actor.num_threads_per_worker=1"), "actor")
+    actor = Actor(run.config(), "actor")
     actor.setup(parallel)
     for step, accuracy in ACCURACIES.items():
         [(shard, refs)] = plan_update(step_groups(), step=step, num_ranks=1, num_mini_batches=1)

@@ -92,7 +92,7 @@ def greedy(*words: str) -> str:
 async def call(function: str, **arguments: Any) -> ToolResult:
     tools = build_tools([ToolConfig(class_name=FUNCTION_TOOL, config={"function": f"{__name__}.{function}"})])
     call = ToolCall(call_id="c", name=function, arguments=arguments)
-    executor = ToolExecutor(tools, timeout_s=5.0, max_calls_per_turn=16, start_timeout_s=60)
+    executor = ToolExecutor(tools, timeout_s=5.0)
     try:
         (result,) = await executor.execute([call], EPISODE, deadline=Deadline.after(5))
     finally:

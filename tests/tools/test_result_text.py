@@ -77,7 +77,7 @@ async def answer(
     class_name: str, name: str, config: dict[str, Any], schema: dict[str, Any] | None = None
 ) -> ToolResult:
     tool = ToolConfig(class_name=class_name, config=config, tool_schema=schema)
-    tools = ToolExecutor(build_tools([tool]), timeout_s=10, max_calls_per_turn=4, start_timeout_s=10)
+    tools = ToolExecutor(build_tools([tool]), timeout_s=10)
     await tools.start()
     try:
         call = ToolCall(call_id="c", name=name, arguments={})

@@ -63,7 +63,7 @@ MADE: list[ToolExecutor] = []
 
 def executor(*tools: TestTool, timeout_s: float = 60.0, start_timeout_s: float = 60.0) -> ToolExecutor:
     by_name = {tool.schema.name: tool for tool in tools}
-    MADE.append(ToolExecutor(by_name, timeout_s=timeout_s, max_calls_per_turn=16, start_timeout_s=start_timeout_s))
+    MADE.append(ToolExecutor(by_name, timeout_s=timeout_s, start_timeout_s=start_timeout_s))
     return MADE[-1]
 
 

@@ -58,7 +58,7 @@ async def take_lock() -> str:
 
 def executor(*functions: str) -> ToolExecutor:
     configs = [ToolConfig(class_name=FUNCTION_TOOL, config={"function": f"{__name__}.{name}"}) for name in functions]
-    return ToolExecutor(build_tools(configs), timeout_s=100, max_calls_per_turn=16, start_timeout_s=60)
+    return ToolExecutor(build_tools(configs), timeout_s=100)
 
 
 async def answer(tools: ToolExecutor, name: str, **arguments: Any) -> ToolResult:

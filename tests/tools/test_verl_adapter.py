@@ -94,7 +94,7 @@ MADE: list[ToolExecutor] = []
 
 def build(name: str, schema: dict[str, Any] | None = SCHEMA) -> ToolExecutor:
     configs = [ToolConfig(class_name=f"{__name__}.{name}", config={"type": "native"}, tool_schema=schema)]
-    MADE.append(ToolExecutor(build_tools(configs), timeout_s=5.0, max_calls_per_turn=16, start_timeout_s=60))
+    MADE.append(ToolExecutor(build_tools(configs), timeout_s=5.0))
     return MADE[-1]
 
 

@@ -44,7 +44,7 @@ def update_once(parallel: Parallel, policy: str, case: str) -> UpdateResult:
         settings |= {"shard_size": 0, "cpu_offload": False}
     config = RunConfig(
         model=ModelSection(path=policy),
-        actor=ActorSection(num_threads_per_worker=1, warmup_steps=0, max_grad_norm=1e9, **settings),
+        actor=ActorSection(warmup_steps=0, max_grad_norm=1e9, **settings),
         rollout=RolloutSection(max_response_tokens=64),
     )
     actor = Actor(config, "actor")

@@ -27,7 +27,6 @@ ACTOR = ActorSection(
     weight_decay=0.1,
     max_grad_norm=0.5,
     max_tokens_per_micro_batch=64,
-    num_threads_per_worker=1,
 )
 Start = Callable[..., Actor]
 

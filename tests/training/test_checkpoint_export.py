@@ -27,7 +27,7 @@ LORA = LoraSection(rank=4, alpha=8)
 
 
 def config_of(model: ModelSection, **actor: Any) -> RunConfig:
-    settings: dict[str, Any] = {"learning_rate": 0.02, "warmup_steps": 0, "num_threads_per_worker": 1}
+    settings: dict[str, Any] = {"learning_rate": 0.02, "warmup_steps": 0}
     return RunConfig(
         model=model,
         actor=ActorSection(**settings | actor),

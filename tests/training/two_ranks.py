@@ -35,7 +35,6 @@ ACTOR = ActorSection(
     warmup_steps=0,
     max_grad_norm=0.5,
     max_tokens_per_micro_batch=64,
-    num_threads_per_worker=1,
     mini_batches_per_step=2,
 )
 

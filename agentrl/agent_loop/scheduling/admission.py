@@ -78,7 +78,6 @@ class Admission:
         max_trajectories: int,
         max_response_tokens: int,
         policy: Literal["reserve_max", "expected"],
-        max_judge_queue_s: float,
         num_copies: int = 1,
         block_tokens: int = 1,
     ) -> None:
@@ -90,7 +89,6 @@ class Admission:
             max_response_tokens: largest response of one trajectory, observations included.
             policy: `reserve_max` admits what fits even if every trajectory reaches its longest length; `expected` admits what
                 fits according to the lengths of finished trajectories.
-            max_judge_queue_s: wait per call in the judge's queue above which fewer run at once; 0: unbounded.
             num_copies: copies of the policy in each engine, with equal shares of its memory.
             block_tokens: size of a KV block; a trajectory holds whole blocks.
         """
@@ -105,7 +103,7 @@ class Admission:
         self._block_tokens = block_tokens
         self._may_expect = policy == "expected"
         self._forecast = KvForecast(max_response_tokens)
-        self._pressure = JudgePressure(max_judge_queue_s, least=len(kv_tokens))
+        self._pressure = JudgePressure(least=len(kv_tokens))
         self._order, self._num_started = itertools.count(), 0
         self._line: WaitingLine[Place] = WaitingLine()
         self._failure: AgentRLError | None = None

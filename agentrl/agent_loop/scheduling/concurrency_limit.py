@@ -12,6 +12,8 @@ import math
 
 from agentrl.types import FailureClass, TrajectorySummary
 
+MAX_QUEUE_S = 10.0
+"""Wait per call in the judge's queue above which the limit falls; it rises below half of it. Tool calls time out after 30 s."""
 _MOST_AT_ONCE = 0.5
 """Largest share by which the limit falls in one step."""
 
@@ -19,14 +21,8 @@ _MOST_AT_ONCE = 0.5
 class JudgePressure:
     """Adapts `limit`, the number of trajectories that may run on all engines together, to the judge's waits."""
 
-    def __init__(self, max_queue_s: float, *, least: int) -> None:
-        """Start without a limit.
-
-        Args:
-            max_queue_s: wait per call above which the limit falls; it rises below half of it. 0: no limit.
-            least: lower bound of the limit.
-        """
-        self._max_queue_s = max_queue_s or math.inf
+    def __init__(self, *, least: int) -> None:
+        """Start without a limit, which never falls below `least`."""
         self._least = least
         self._heeded_from = 0
         self._num_without_call = 0
@@ -49,12 +45,12 @@ class JudgePressure:
                 self.limit += 1
             return
         self._num_without_call = 0
-        if waited_s > self._max_queue_s:
+        if waited_s > MAX_QUEUE_S:
             if number >= self._heeded_from:  # the wait of an earlier one says nothing about the present limit
-                kept = max(1 - _MOST_AT_ONCE, self._max_queue_s / waited_s)
+                kept = max(1 - _MOST_AT_ONCE, MAX_QUEUE_S / waited_s)
                 self.limit = max(self._least, math.floor(min(self.limit, num_running) * kept))
                 self._heeded_from = num_started
-        elif waited_s <= self._max_queue_s / 2:
+        elif waited_s <= MAX_QUEUE_S / 2:
             self.limit += 1
 
 

@@ -36,7 +36,7 @@ from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, T
 logger = logging.getLogger(__name__)
 
 _WORKER_TRIES = 2
-"""Workers that try a trajectory, in turn; each retries in fresh episodes up to `rollout.max_retries` times."""
+"""Workers that try a trajectory, in turn; each retries in fresh episodes (`retries.MAX_RETRIES`)."""
 
 _MAX_MOVES = 3
 """Engines that may die under one trajectory before it is given up; the trajectory itself may be the cause."""
@@ -91,7 +91,6 @@ class AgentLoopManager:
             max_trajectories=rollout.max_concurrent_trajectories,
             max_response_tokens=rollout.max_response_tokens,
             policy=rollout.admission,
-            max_judge_queue_s=rollout.max_judge_queue_s,
             num_copies=rollout.data_parallel_size,
             block_tokens=kv_block_tokens,
         )

@@ -17,21 +17,14 @@ def num_cores() -> int:
 def threads_per_rank(config: RunConfig, cores: int | None = None) -> int:
     """Return the CPU threads of one actor rank on a machine with `cores`; absent: those of this machine."""
     share = _cores_of_models(config, cores or num_cores())
-    return config.actor.num_threads_per_worker or max(1, share // processes_per_node(config, "actor"))
+    return max(1, share // processes_per_node(config, "actor"))
 
 
 def threads_per_engine(config: RunConfig, cores: int | None = None) -> int:
     """Return the CPU threads of one engine; see `threads_per_rank`."""
     cores = cores or num_cores()
     share = cores - _cores_of_models(config, cores) if _computes_at_once(config) else cores
-    return config.rollout.num_threads_per_engine or max(1, share // _engines_per_node(config))
-
-
-def with_threads(config: RunConfig) -> RunConfig:
-    """Return the config with an engine's threads filled in from the cores of this process; call it in the engine's process."""
-    return config.model_copy(
-        update={"rollout": config.rollout.model_copy(update={"num_threads_per_engine": threads_per_engine(config)})}
-    )
+    return max(1, share // _engines_per_node(config))
 
 
 def _engines_per_node(config: RunConfig) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from agentrl.cluster.placement.threads import with_threads
+from agentrl.cluster.placement.threads import threads_per_engine
 from agentrl.cluster.ray.network import own_node_id
 from agentrl.cluster.workers.engine_calls import PackedEngine
 from agentrl.cluster.workers.model_worker import ModelWorker
@@ -19,7 +19,7 @@ class EngineWorker(PackedEngine):
 
     def __init__(self, config: RunConfig, role: str) -> None:
         PackedEngine.__init__(self)
-        self._engine = _build_engine(with_threads(config))
+        self._engine = _build_engine(config)
 
     async def start(self) -> None:
         """See `Engine.start`."""
@@ -76,16 +76,17 @@ class ModelEngineWorker(ModelWorker, EngineWorker):
 
 
 def _build_engine(config: RunConfig) -> Engine:
+    max_tokens, num_threads = config.max_trajectory_tokens, threads_per_engine(config)
     match config.rollout.engine:
         case "transformers":
             from agentrl.engine.embedded.engine import TransformersEngine  # loads torch: in this process only
 
-            return TransformersEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
+            return TransformersEngine(config.model, config.rollout, max_tokens=max_tokens, num_threads=num_threads)
         case "openai":
             from agentrl.engine.openai.engine import OpenAIEngine
 
-            return OpenAIEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
+            return OpenAIEngine(config.model, config.rollout, max_tokens=max_tokens)
         case "vllm":
             from agentrl.engine.vllm.engine import VllmEngine  # loads vLLM: in this process only
 
-            return VllmEngine(config.model, config.rollout, max_tokens=config.max_trajectory_tokens)
+            return VllmEngine(config.model, config.rollout, max_tokens=max_tokens, num_threads=num_threads)

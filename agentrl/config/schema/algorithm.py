@@ -49,8 +49,6 @@ class SelectionSection(Section):
     their advantages are 0, unless a reward model scores them differently. A KL term, an entropy bonus and advantages per token
     still have a gradient there.
     """
-    min_group_size: Count = 2
-    """Groups with fewer scored trajectories are dropped."""
     max_refill_rounds: CountOrZero = 1
     """Rounds of fresh prompts that replace dropped groups within a step."""
 

@@ -18,7 +18,6 @@ from agentrl.config.schema.fields import (
     BelowOne,
     Count,
     CountOrZero,
-    Number,
     Probability,
     Processes,
     Seconds,
@@ -107,8 +106,6 @@ class RolloutSection(Section):
     """Servers of OpenAI's completions protocol."""
     num_engines: Processes = resumable(1)
     """Engine processes; each holds a full copy of the policy."""
-    num_threads_per_engine: CountOrZero = resumable(0)
-    """CPU threads of an engine without a GPU; 0 shares the cores among the processes that compute at once."""
     tensor_parallel_size: Processes = resumable(1)
     """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
     data_parallel_size: Processes = resumable(1)
@@ -137,10 +134,6 @@ class RolloutSection(Section):
     """Admission of trajectories to an engine. `reserve_max`: while its KV memory holds all of them at their longest, so that
     none is preempted; `expected`: by the lengths of finished ones, which admits more, but some tokens may be computed twice.
     """
-    max_judge_queue_s: Annotated[Number, Field(ge=0, le=10_000_000)] = 10.0
-    """Wait of a call in the judge's queue, in seconds, above which fewer trajectories run at once, until it is half as long; 0
-    never limits them.
-    """
     temperature: AmountOrZero = 1.0
     """Sampling temperature, also of held-out prompts unless `validation.temperature` is set; 0 (greedy) is for evaluations."""
     top_p: Probability = 1.0
@@ -157,18 +150,12 @@ class RolloutSection(Section):
     """Largest number of assistant turns of one trajectory."""
     max_tool_response_tokens: Count = 1024
     """Tokens of the longest tool result; a longer one is cut and marked."""
-    max_tool_calls_per_turn: Count = 16
-    """Largest number of calls of one turn; further ones are refused and count as failed, to protect the judge's queue."""
-    start_timeout_s: Seconds = resumable(600.0)
-    """Time limit for `start` of one tool or reward of your own, in seconds."""
     tool_timeout_s: Seconds = resumable(30.0)
     """Time limit for one tool call, queueing included, in seconds."""
     turn_timeout_s: Seconds = resumable(300.0)
     """Time limit for one completion, in seconds."""
     trajectory_timeout_s: Seconds = resumable(1200.0)
     """Time limit for one episode, in seconds; a cut episode is treated as unfinished (`reward.score_unfinished`)."""
-    max_retries: CountOrZero = 2
-    """Retries, in fresh episodes, of a trajectory lost to the infrastructure, before it is left out of its group."""
     max_infra_error_share: Share = resumable(0.25)
     """Largest share of the last trajectories lost to the infrastructure, beyond which the run ends; 1 never ends it."""
     tool_config_path: InputPath | None = None
@@ -202,8 +189,6 @@ class ActorSection(Section):
     """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
     num_workers: Processes = resumable(1)
     """FSDP ranks, one process each."""
-    num_threads_per_worker: CountOrZero = resumable(0)
-    """CPU threads of a rank without a GPU; 0 shares the cores among the processes that compute at once."""
     sequence_parallel_size: Processes = resumable(1)
     """Ranks that compute each packed row together (Ulysses), also of reference, critic and reward model; each holds a part of
     the row's tokens and of every layer's heads. Must divide the number of ranks and the models' attention heads.

@@ -71,12 +71,7 @@ def _group_problems(config: RunConfig) -> Iterator[str]:
             f"`{key}` is 1, but `algorithm.advantage: {config.algorithm.advantage}` compares the trajectories of a prompt, so "
             f"that all advantages would be 0; take 2 or more, or one of {', '.join(TOKEN_ADVANTAGE_NAMES)}"
         )
-    if selection.min_group_size > num_samples:
-        yield (
-            f"`algorithm.selection.min_group_size` is {selection.min_group_size}: every group of "
-            f"`rollout.samples_per_prompt` = {num_samples} would be dropped"
-        )
-    if num_samples == 1 and selection.min_group_size <= 1 and selection.drop_equal_reward:
+    if num_samples == 1 and selection.drop_equal_reward:
         yield (
             "`rollout.samples_per_prompt` is 1, and `algorithm.selection.drop_equal_reward` drops groups whose rewards are all "
             "equal, as those of a single trajectory are; take more samples, or set `drop_equal_reward: false`"

@@ -9,7 +9,6 @@ It does NOT do tensor parallelism, paged memory, linear attention, LoRA or struc
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,9 +36,10 @@ T = TypeVar("T")
 class TransformersEngine:
     """An `Engine` in this process; its cache has `rollout.max_concurrent_trajectories` rows of `max_tokens` tokens."""
 
-    def __init__(self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int) -> None:
+    def __init__(
+        self, model: "ModelSection", rollout: "RolloutSection", *, max_tokens: int, num_threads: int = 1
+    ) -> None:
         self._section, self._num_rows, self._max_tokens = model, rollout.max_concurrent_trajectories, max_tokens
-        num_threads = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
         # One thread: every other access to model and scheduler runs between two steps, in the order of the calls.
         self._thread = ThreadPoolExecutor(1, "agentrl-engine", torch.set_num_threads, (num_threads,))
         self._is_stepping = False

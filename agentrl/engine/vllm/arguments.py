@@ -109,10 +109,12 @@ def engine_arguments(
 
 
 @contextlib.contextmanager
-def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu: bool) -> Iterator[None]:
+def process_environment(
+    rollout: RolloutSection, own: dict[str, str], *, on_cpu: bool, num_threads: int
+) -> Iterator[None]:
     """Set the variables with which vLLM's processes start, and undo all changes at the end, vLLM's too (`LD_PRELOAD`).
 
-    `own` are variables that mark the processes of this vLLM.
+    `own` are variables that mark the processes of this vLLM, which share `num_threads` CPU threads.
     """
     before = dict(os.environ)
     os.environ |= {
@@ -125,8 +127,7 @@ def process_environment(rollout: RolloutSection, own: dict[str, str], *, on_cpu:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     if on_cpu:
-        cores = rollout.num_threads_per_engine or len(os.sched_getaffinity(0))
-        threads = max(1, cores // (rollout.tensor_parallel_size * rollout.data_parallel_size))
+        threads = max(1, num_threads // (rollout.tensor_parallel_size * rollout.data_parallel_size))
         os.environ |= {
             "OMP_NUM_THREADS": str(threads),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # actor and judge use the same cores in turn

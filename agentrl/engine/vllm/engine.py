@@ -55,11 +55,19 @@ class VllmEngine:
     `start` may be called again at any time; it then serves the weights of `model.path` as version 0.
     """
 
-    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> None:
-        """Take the config; `max_tokens` is the context that a trajectory needs, its prompt included."""
+    def __init__(self, model: ModelSection, rollout: RolloutSection, *, max_tokens: int, num_threads: int = 1) -> None:
+        """Take the config.
+
+        Args:
+            model: the policy.
+            rollout: parallel sizes, and limits of memory and concurrency.
+            max_tokens: context that a trajectory needs, its prompt included.
+            num_threads: CPU threads of all processes together, without a GPU.
+        """
         self._model = model
         self._rollout = rollout
         self._max_tokens = max_tokens
+        self._num_threads = num_threads
         self._on_cpu = not torch.cuda.is_available()
         self._llm: AsyncLLM | None = None
         self._why_down = "engine: not started"
@@ -227,7 +235,9 @@ class VllmEngine:
             self._model, self._rollout, self._facts, on_cpu=self._on_cpu, worker_extension=_WORKER_EXTENSION
         )
         self._ranks = []
-        with process_environment(self._rollout, self._processes.environment, on_cpu=self._on_cpu):
+        with process_environment(
+            self._rollout, self._processes.environment, on_cpu=self._on_cpu, num_threads=self._num_threads
+        ):
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[self._new_rank])
 
     def _new_rank(self, config: VllmConfig, index: int = 0) -> RankLoad:

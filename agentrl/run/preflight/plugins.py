@@ -29,6 +29,7 @@ from agentrl.tools.python_tool import PYTHON_TOOL
 from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.tools.worker_tool import WORKER_TOOL
 from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, ToolCall, ToolStatus, Turn
+from agentrl.user_code import START_TIMEOUT_S
 
 EPISODE_ID = "check"
 _MAX_SHOWN = 120
@@ -53,10 +54,8 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     async with driver_judge(subject.tools, subject.reward, judge) as address:
         context = ToolContext(judge=address)
         await _try_tools(subject, context, prompt, report)
-        start_timeout_s = config.rollout.start_timeout_s
-        reward = isolated_reward(build_reward(subject.reward, context), start_timeout_s=start_timeout_s)
-        limit_s = start_timeout_s * len(subject.reward.scorers)
-        with _ended_if_blocked(limit_s):
+        reward = isolated_reward(build_reward(subject.reward, context))
+        with _ended_if_blocked(START_TIMEOUT_S * len(subject.reward.scorers)):
             await reward.start()
         async with contextlib.aclosing(reward):
             metric = config.algorithm.selection.metric
@@ -68,13 +67,8 @@ async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt
     tools = [tool for tool in subject.tools if tool.class_name != WORKER_TOOL]
     if len(tools) < len(subject.tools):
         report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
-    executor = ToolExecutor(
-        build_tools(tools, context),
-        timeout_s=rollout.tool_timeout_s,
-        max_calls_per_turn=rollout.max_tool_calls_per_turn,
-        start_timeout_s=rollout.start_timeout_s,
-    )
-    with _ended_if_blocked(rollout.start_timeout_s * max(1, len(tools))):
+    executor = ToolExecutor(build_tools(tools, context), timeout_s=rollout.tool_timeout_s)
+    with _ended_if_blocked(START_TIMEOUT_S * max(1, len(tools))):
         await executor.start()
     async with contextlib.aclosing(executor):
         _check_prompt_lengths(executor.schemas, subject, report)

@@ -11,7 +11,7 @@ from agentrl.simulation.virtual_time import run_in_virtual_time
 
 
 def make_admission(*kv_tokens: int, most: int = 1000, policy: str = "reserve_max", copies: int = 1) -> Admission:
-    limits = {"max_trajectories": most, "max_response_tokens": 100, "max_judge_queue_s": 0, "num_copies": copies}
+    limits = {"max_trajectories": most, "max_response_tokens": 100, "num_copies": copies}
     return Admission(kv_tokens, policy=policy, **limits)  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ async def test_places_spread_over_the_engines_and_stay_within_their_memory():
 
 
 async def test_what_a_trajectory_holds_is_counted_in_whole_blocks_of_the_memory():
-    limits: dict[str, Any] = {"max_trajectories": 64, "max_response_tokens": 200, "max_judge_queue_s": 0}
+    limits: dict[str, Any] = {"max_trajectories": 64, "max_response_tokens": 200}
     admission = Admission([40 * 128], policy="reserve_max", block_tokens=128, **limits)
     tasks = [asyncio.create_task(admission.enter(f"p{n}", num_prompt_tokens=200)) for n in range(20)]
     await asyncio.sleep(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.agent_loop.scheduling import concurrency_limit
 from agentrl.agent_loop.scheduling.concurrency_limit import JudgePressure
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
@@ -22,7 +23,7 @@ def waited(seconds_per_call: float) -> TrajectorySummary:
 
 
 def test_there_is_no_limit_until_a_wait_is_too_long():
-    pressure = JudgePressure(10, least=2)
+    pressure = JudgePressure(least=2)
     pressure.learn(waited(9), number=0, num_running=100, num_started=100)
     assert pressure.limit == math.inf
     pressure.learn(waited(12.5), number=1, num_running=100, num_started=100)
@@ -30,7 +31,7 @@ def test_there_is_no_limit_until_a_wait_is_too_long():
 
 
 def test_only_those_that_started_under_a_limit_say_whether_it_is_low_enough():
-    pressure = JudgePressure(10, least=2)
+    pressure = JudgePressure(least=2)
     for number in range(50):
         pressure.learn(waited(60), number=number, num_running=100 - number, num_started=100)
     assert pressure.limit == 50, "half, once"
@@ -39,7 +40,7 @@ def test_only_those_that_started_under_a_limit_say_whether_it_is_low_enough():
 
 
 def test_the_limit_rises_by_one_where_the_wait_is_short_and_stays_where_it_is_neither():
-    pressure = JudgePressure(10, least=2)
+    pressure = JudgePressure(least=2)
     pressure.learn(waited(20), number=0, num_running=8, num_started=8)
     pressure.learn(waited(7), number=9, num_running=4, num_started=12)
     assert pressure.limit == 4
@@ -48,28 +49,28 @@ def test_the_limit_rises_by_one_where_the_wait_is_short_and_stays_where_it_is_ne
 
 
 def test_as_many_as_there_are_engines_always_run():
-    pressure = JudgePressure(10, least=3)
+    pressure = JudgePressure(least=3)
     for number in range(0, 1000, 10):
         pressure.learn(waited(1000), number=number, num_running=4, num_started=number + 1)
     assert pressure.limit == 3
 
 
 def test_a_judge_without_an_answer_is_one_whose_queue_is_too_long():
-    pressure = JudgePressure(10, least=1)
+    pressure = JudgePressure(least=1)
     failed = replace(QUIET, failures=(Failure(failure_class=FailureClass.JUDGE, message="no verdict in 30 s"),))
     pressure.learn(failed, number=0, num_running=8, num_started=8)
     assert pressure.limit == 4
 
 
 def test_a_trajectory_without_a_call_says_nothing():
-    pressure = JudgePressure(10, least=1)
+    pressure = JudgePressure(least=1)
     pressure.learn(waited(20), number=0, num_running=8, num_started=8)
     pressure.learn(replace(QUIET, num_tool_calls=0), number=9, num_running=8, num_started=8)
     assert pressure.limit == 4
 
 
 def test_what_the_reward_waits_for_the_judge_counts_as_a_call():
-    pressure = JudgePressure(10, least=1)
+    pressure = JudgePressure(least=1)
     silent = replace(QUIET, num_tool_calls=0)
     pressure.learn(replace(silent, times=TimeSplit(reward_queue_s=20)), number=0, num_running=8, num_started=8)
     assert pressure.limit == 4
@@ -81,7 +82,7 @@ def test_what_the_reward_waits_for_the_judge_counts_as_a_call():
 
 
 def test_a_limit_ends_where_no_trajectory_calls_a_tool_any_more():
-    pressure = JudgePressure(10, least=1)
+    pressure = JudgePressure(least=1)
     failed = replace(QUIET, num_tool_calls=0, failures=(Failure(failure_class=FailureClass.JUDGE, message="away"),))
     pressure.learn(failed, number=0, num_running=8, num_started=8)
     for number in range(8, 12):
@@ -93,7 +94,7 @@ def test_a_limit_ends_where_no_trajectory_calls_a_tool_any_more():
 
 
 def test_trajectories_without_a_call_between_others_do_not_raise_the_limit():
-    pressure = JudgePressure(10, least=1)
+    pressure = JudgePressure(least=1)
     pressure.learn(waited(20), number=0, num_running=8, num_started=8)
     for number in range(8, 88, 4):
         pressure.learn(waited(7), number=number, num_running=4, num_started=88)
@@ -130,8 +131,12 @@ def late_wait_s(simulation: Simulation) -> float:
     return sum(summary.times.judge_queue_s for summary in late) / sum(summary.num_tool_calls for summary in late)
 
 
-def test_the_wait_for_a_busy_judge_becomes_short_and_the_step_takes_no_longer(busy_judge: str):
-    free, limited = play(busy_judge, "rollout.max_judge_queue_s=0"), play(busy_judge, "rollout.max_judge_queue_s=8")
+def test_the_wait_for_a_busy_judge_becomes_short_and_the_step_takes_no_longer(
+    busy_judge: str, monkeypatch: pytest.MonkeyPatch
+):
+    limited = play(busy_judge)
+    monkeypatch.setattr(concurrency_limit, "MAX_QUEUE_S", math.inf)
+    free = play(busy_judge)
     assert late_wait_s(free) > 18
-    assert late_wait_s(limited) < 10
+    assert late_wait_s(limited) < 12
     assert limited.makespan_s < 1.05 * free.makespan_s

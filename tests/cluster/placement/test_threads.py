@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from agentrl.cluster import spawn_roles
-from agentrl.cluster.placement.threads import threads_per_engine, threads_per_rank, with_threads
+from agentrl.cluster.placement.threads import threads_per_engine, threads_per_rank
 from agentrl.cluster.ray.spawn import ResourcePool
 from agentrl.cluster.workers import engine_worker, model_worker
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
+from agentrl.engine.embedded import engine as embedded
 
 
 def config(*words: str) -> RunConfig:
@@ -27,7 +28,6 @@ def config(*words: str) -> RunConfig:
         (["rollout.max_staleness=1"], 8, 8),
         (["rollout.max_staleness=1", "rollout.num_engines=2"], 8, 4),
         (["rollout.num_engines=32", "actor.num_workers=32", "rollout.prompts_per_step=32"], 1, 1),
-        (["rollout.num_threads_per_engine=3", "actor.num_threads_per_worker=5", "rollout.max_staleness=1"], 5, 3),
     ],
 )
 def test_processes_that_compute_at_once_share_the_cores(words: list[str], rank: int, engine: int):
@@ -38,11 +38,6 @@ def test_processes_that_compute_at_once_share_the_cores(words: list[str], rank: 
 def test_an_odd_core_goes_to_the_engine():
     assert threads_per_rank(config("rollout.max_staleness=1"), 3) == 1
     assert threads_per_engine(config("rollout.max_staleness=1"), 3) == 2
-
-
-def test_an_engine_is_given_its_threads():
-    assert with_threads(config("rollout.num_threads_per_engine=7")).rollout.num_threads_per_engine == 7
-    assert with_threads(config()).rollout.num_threads_per_engine == threads_per_engine(config())
 
 
 @pytest.mark.parametrize(
@@ -66,10 +61,10 @@ def test_engines_of_a_cluster_share_the_cores_of_their_own_node(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     spawn_roles.spawn_engine(config(*words), ResourcePool(num_processes=1), 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
-    built: list[RunConfig] = []
-    monkeypatch.setattr(engine_worker, "_build_engine", built.append)
+    built: list[int] = []
+    monkeypatch.setattr(embedded, "TransformersEngine", lambda *_, num_threads, **__: built.append(num_threads))
     engine_worker.EngineWorker(shipped[0], "engine")
-    assert built[0].rollout.num_threads_per_engine == engine
+    assert built == [engine]
 
 
 async def test_a_rank_counts_the_cores_of_its_own_machine(monkeypatch: pytest.MonkeyPatch):

@@ -30,7 +30,7 @@ LONG_PROMPT = [random.Random(1).randrange(3, 1000) for _ in range(200)]
 
 def rollout(**changes: int) -> RolloutSection:
     """Return the section that the engines of these tests run with."""
-    settings = {"num_threads_per_engine": 1, "max_concurrent_trajectories": 8}
+    settings = {"max_concurrent_trajectories": 8}
     return RolloutSection(engine="vllm", **(settings | changes))  # pyright: ignore[reportArgumentType]
 
 

@@ -30,7 +30,7 @@ def test_a_trajectory_is_not_cut_at_the_positions_named_before_yarn(needed: int,
     rollout = RolloutSection(engine="vllm")
     facts = read_model_facts(ModelSection(path=str(tmp_path)), rollout, max_tokens=needed)
     assert facts.max_tokens == served
-    with process_environment(rollout, {}, on_cpu=True):
+    with process_environment(rollout, {}, on_cpu=True, num_threads=1):
         assert os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1", "vLLM itself would refuse more than 40,960"
 
 

@@ -69,7 +69,7 @@ def test_recomputed_activations_give_an_identical_update(policy: ModelSection):
     parallel, results = Parallel(alone()), []
     try:
         for activation_checkpointing in (True, False):
-            settings = ActorSection(num_threads_per_worker=1, activation_checkpointing=activation_checkpointing)
+            settings = ActorSection(activation_checkpointing=activation_checkpointing)
             config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
             actor = Actor(config, "actor")
             actor.setup(parallel)

@@ -37,7 +37,7 @@ def half(policy: ModelSection) -> ModelSection:
 
 
 def start(role: Any, model: ModelSection, parallel: Parallel, **actor: Any) -> Any:
-    settings: dict[str, Any] = {"num_threads_per_worker": 1, "learning_rate": 0.02, "warmup_steps": 0}
+    settings: dict[str, Any] = {"learning_rate": 0.02, "warmup_steps": 0}
     component = role(RunConfig(model=model, actor=ActorSection(**settings | actor)), "role")
     component.setup(parallel)
     return component

@@ -33,7 +33,7 @@ def config_of(policy: ModelSection, **actor: Any) -> RunConfig:
     settings: dict[str, Any] = {"lora": LoraSection(rank=4, alpha=8), "learning_rate": 0.02, "warmup_steps": 0}
     return RunConfig(
         model=policy,
-        actor=ActorSection(num_threads_per_worker=1, **settings | actor),
+        actor=ActorSection(**settings | actor),
         algorithm=AlgorithmSection(kl_coefficient=0.1),
         rollout=RolloutSection(max_response_tokens=64),
     )

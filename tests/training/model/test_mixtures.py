@@ -28,7 +28,6 @@ ACTOR = ActorSection(
     weight_decay=0.1,
     max_grad_norm=0.5,
     max_tokens_per_micro_batch=256,
-    num_threads_per_worker=1,
 )
 
 

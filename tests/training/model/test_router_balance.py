@@ -93,7 +93,7 @@ def test_router_loss_and_gradient_match_transformers(kind: str, share_prefixes: 
 
 def updated(folder: str, coefficient: float, context: Parallel) -> dict[str, float]:
     """Return the metrics of one update with all trajectories in one row."""
-    section = ActorSection(num_threads_per_worker=1, router_aux_loss_coef=coefficient)
+    section = ActorSection(router_aux_loss_coef=coefficient)
     config = RunConfig(model=ModelSection(path=folder), actor=section, rollout=RolloutSection(max_response_tokens=64))
     actor = Actor(config, "actor")
     actor.setup(context)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from torch import Tensor, distributed
 from transformers import AutoModelForCausalLM
 
-from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
@@ -174,9 +174,7 @@ def test_an_update_replays_the_recorded_experts(tmp_path: Path):
     differences = []
     for replays in (True, False):
         rollout = RolloutSection(max_response_tokens=64, replay_routing=replays)
-        config = RunConfig(
-            model=ModelSection(path=folder), actor=ActorSection(num_threads_per_worker=1), rollout=rollout
-        )
+        config = RunConfig(model=ModelSection(path=folder), rollout=rollout)
         actor, parallel = Actor(config, "actor"), Parallel(alone())
         try:
             actor.setup(parallel)

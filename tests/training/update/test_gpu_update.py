@@ -31,7 +31,6 @@ from tests.training.training_cases import alone, make_group, make_policy
 ON_GPU = torch.cuda.is_available()
 
 ACTOR: Any = SimpleNamespace(
-    num_threads_per_worker=1,
     learning_rate=0.02,  # a smaller step would be lost when weights near 1 are rounded to bfloat16
     warmup_steps=0,
     decay_steps=0,

@@ -14,7 +14,7 @@ from agentrl.training.parallel import Parallel
 from agentrl.training.update.update_plan import plan_update
 from tests.training.training_cases import alone, make_group
 
-ACTOR = ActorSection(learning_rate=0.01, warmup_steps=0, max_tokens_per_micro_batch=64, num_threads_per_worker=1)
+ACTOR = ActorSection(learning_rate=0.01, warmup_steps=0, max_tokens_per_micro_batch=64)
 ALGORITHM = AlgorithmSection(advantage="reinforce_plus_plus", kl_coefficient=0.1, kl_in="reward", kl_estimator="k1")
 GROUPS = [make_group(random.Random(1), f"p{index}", 4) for index in range(2)]
 

@@ -82,7 +82,7 @@ def test_shared_prefixes_compute_fewer_tokens_for_the_same_update(policy: ModelS
     parallel, groups, metrics = Parallel(alone()), step_groups(), []
     try:
         for share_prefixes in (True, False):
-            settings = ActorSection(num_threads_per_worker=1, share_prefixes=share_prefixes)
+            settings = ActorSection(share_prefixes=share_prefixes)
             config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
             actor = Actor(config, "actor")
             actor.setup(parallel)
