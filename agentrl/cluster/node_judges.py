@@ -41,7 +41,7 @@ class NodeJudge:
         self._running = contextlib.ExitStack()
 
     def start(self, port: int) -> str:
-        """Start the judge, and return its URL.
+        """Start the judge unless it runs, and return its URL.
 
         Args:
             port: port to listen on; 0: any free one.
@@ -50,13 +50,9 @@ class NodeJudge:
             ConfigError: it refuses to start, for instance because the node cannot give `judge.min_isolation`.
             JudgeUnavailableError: it does not come up in time.
         """
-        if not self._url:  # a judge that runs restarts by itself
+        if not self._url:
             self._url = self._running.enter_context(LocalJudge(**self._config, port=port)).url
         return self._url
-
-    def is_started(self) -> bool:
-        """Return whether this process has started its judge; it then keeps it alive."""
-        return bool(self._url)
 
     def stop(self) -> None:
         """Stop the judge and every program in it."""
@@ -98,29 +94,17 @@ async def _keep_all(workers: list[WorkerHandle], urls: list[str]) -> None:
 
 
 async def _keep(worker: WorkerHandle, url: str) -> None:
-    """Restart the judge at its address whenever its worker has died."""
-    is_lost, pause_s = False, _LOOK_EVERY_S
+    """Start the judge at its address again whenever its worker was restarted."""
+    port, pause_s = urlsplit(url).port or 0, _LOOK_EVERY_S
     while True:
         await asyncio.sleep(pause_s)
         try:
-            if await worker.is_started():
-                is_lost = False
-                continue
-        except AgentRLError:
-            pass
-        if not is_lost:
-            logger.warning("%s: its process died; restarting at %s, unless its node is gone", worker, url)
-            is_lost = True
-        try:
-            await worker.start(urlsplit(url).port or 0)
-        except WorkerDiedError:
-            pass  # Ray has not restarted it yet
-        except AgentRLError as error:  # such as a port that the last judge still holds for seconds
-            logger.warning("%s: %s", worker, error)
+            await worker.start(port)  # does nothing while it runs
+            pause_s = _LOOK_EVERY_S
+        except AgentRLError as error:  # its worker died, and maybe its node; or the last judge still holds the port
+            if pause_s == _LOOK_EVERY_S:
+                logger.warning("%s; restarting at %s, unless its node is gone", error, url)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-        else:
-            is_lost, pause_s = False, _LOOK_EVERY_S
-            logger.info("%s: listening on %s again", worker, url)
 
 
 async def _stop(worker: WorkerHandle) -> None:

@@ -8,17 +8,11 @@ engines work as on a single machine. Ray's object store instead of own TCP takes
 import asyncio
 from dataclasses import dataclass, field
 
-from agentrl import clock
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.network import own_address
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
-from agentrl.errors import WorkerDiedError
 from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.transports.tcp_relay import Served, WeightReader, WeightServer
-
-_RESTART_S = 30.0
-"""Time limit for Ray to restart a dead relay."""
-_RETRY_EVERY_S = 1.0
 
 
 class WeightRelay:
@@ -81,12 +75,5 @@ class WeightRelays:
         self._source = source
 
     async def _read(self, source: WeightSource, node: str) -> WeightSource:
-        give_up_at = clock.now() + _RESTART_S
-        while True:
-            try:
-                served = await self.relay(source.node).serve(source)
-                return await self.relay(node).read(source, served)
-            except WorkerDiedError:  # of a relay, and no reason to restart an engine
-                if clock.now() >= give_up_at:
-                    raise
-                await asyncio.sleep(_RETRY_EVERY_S)
+        served = await self.relay(source.node).serve(source)
+        return await self.relay(node).read(source, served)
