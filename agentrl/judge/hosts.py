@@ -25,12 +25,10 @@ from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 
 logger = logging.getLogger(__name__)
 
-_FIRST_GUESS_S = 0.05
-"""Time of one program on one slot before the first measurement."""
+_PROGRAM_S = 0.05
+"""Assumed time of one program on one slot, for submissions since the last report."""
 _FAR_S = 0.1
 """Extra wait on this machine that is accepted before another machine is asked."""
-_SMOOTHING = 0.3
-"""Weight of the newest measurement of the pace."""
 _REPORT_EVERY_S = 2.0
 _REPORT_TIMEOUT_S = 5.0
 _READY_TIMEOUT_S = 5.0
@@ -47,13 +45,11 @@ class JudgeHost(Host):
     """True if it is on this machine."""
     asked_at: float = -math.inf
     """Time of the last request for its wait."""
-    _reported_at: float = -math.inf
     _num_slots: int = 1
     _reported_wait_s: float = 0.0
     _num_in_flight_then: int = 0
-    _num_verdicts_since: int = 0
     _interval_s: float = 0.0
-    """Seconds between two verdicts for this client, while it has open submissions."""
+    """Seconds by which a submission lengthens the wait; 0 before the first report."""
 
     def load(self) -> tuple[float, float]:
         """Return the estimated wait of a new submission for a slot, and the submissions per slot."""
@@ -63,21 +59,8 @@ class JudgeHost(Host):
 
     def note_report(self, health: Health) -> None:
         """Update the state from a report of the judge."""
-        now = time.monotonic()
-        if self._interval_s == 0.0:
-            self._interval_s = _FIRST_GUESS_S / health.num_slots
-        elif self._num_verdicts_since and self._num_in_flight_then and self.num_in_flight:
-            measured_s = (now - self._reported_at) / self._num_verdicts_since
-            self._interval_s += _SMOOTHING * (measured_s - self._interval_s)
-        self._num_slots = health.num_slots
-        self._reported_wait_s = health.estimated_wait_s
-        self._num_in_flight_then, self._num_verdicts_since, self._reported_at = self.num_in_flight, 0, now
-
-    def note_verdict(self) -> None:
-        """Count one verdict, and reset the failures."""
-        self.num_in_flight -= 1
-        self._num_verdicts_since += 1
-        self.num_failures = 0
+        self._num_slots, self._interval_s = health.num_slots, _PROGRAM_S / health.num_slots
+        self._reported_wait_s, self._num_in_flight_then = health.estimated_wait_s, self.num_in_flight
 
 
 def is_on_this_machine(url: str) -> bool:
@@ -133,7 +116,8 @@ class JudgeHosts(HostPool[JudgeHost]):
                     async for line in lines(reply.content):
                         verdict = _verdict(line, host)
                         num_left -= 1
-                        host.note_verdict()
+                        host.num_in_flight -= 1
+                        host.num_failures = 0
                         yield verdict
         finally:
             host.num_in_flight -= num_left

@@ -59,7 +59,7 @@ class OpenAIEngine:
         self._servers: OpenAIServers
 
     async def start(self) -> None:
-        """Probe each server with two short completions.
+        """Probe each server with a short completion.
 
         Raises:
             ConfigError: the token's variable is not set, or `model.path` has no tokenizer.

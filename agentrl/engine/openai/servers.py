@@ -1,6 +1,6 @@
 """Servers of OpenAI's protocol: HTTP requests to them, and the probe of a server at the start and after a failure.
 
-The probe is two short completions, because servers differ and their documentation ages. vLLM (0.10.2 and later) and SGLang
+The probe is a short completion, because servers differ and their documentation ages. vLLM (0.10.2 and later) and SGLang
 (0.5.23) give token ids on `/v1/completions`; OpenAI's own service, llama.cpp's server and others give text alone, which cannot
 be turned back into the ids that were sampled.
 """
@@ -23,7 +23,7 @@ from agentrl.engine.openai.protocol import Chunk, Sampled, ServedModel, ServedMo
 from agentrl.errors import EngineError
 from agentrl.servers.pool import Host, HostPool
 from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
-from agentrl.types import Completion, FinishReason, SamplingParams
+from agentrl.types import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ _MODELS_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 60.0
 """Limit of a whole probe; a full server answers late."""
 _PROBE_TEXT = "Question: what is 12 + 30? Answer:"
-_SAME_LOGPROB = 1e-3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -106,7 +105,7 @@ class OpenAIServers(HostPool[Server]):
                 await self._examine(host)
         except TimeoutError as error:
             raise BrokenError(
-                f"{host.url}: no answer to a completion of two tokens in {_PROBE_TIMEOUT_S:g} s"
+                f"{host.url}: no answer to a completion of one token in {_PROBE_TIMEOUT_S:g} s"
             ) from error
         if host.max_tokens is not None and host.max_tokens < self._max_tokens:
             logger.warning(
@@ -138,42 +137,18 @@ class OpenAIServers(HostPool[Server]):
         return named[0]
 
     async def _examine(self, server: Server) -> None:
-        where, rollout = f"engine {server.url}", self._rollout
         prompt = self._tokenizer.encode(_PROBE_TEXT, add_special_tokens=False)
-        sampled = Sampled(where=where)
-        first = await self._complete(server, _PROBE_TEXT, SamplingParams(max_tokens=1, temperature=0.0), sampled)
+        sampled = Sampled(where=f"engine {server.url}")
+        await self.complete(server, _PROBE_TEXT, SamplingParams(max_tokens=1, temperature=0.0), sampled)
+        if not sampled.completion(max_tokens=1, vocabulary_size=self._vocabulary_size).token_ids:
+            raise EngineError(f"{sampled.where}: a completion has no token")
         theirs = sampled.prompt_token_ids
         # The server may add a special token (BOS) to text; prompts of token ids contain it already.
         if theirs is not None and theirs[-len(prompt) :] != prompt:
             raise EngineError(
-                f"{where}: `{server.model}` turns a text into other token ids than the tokenizer in `model.path`: {theirs} and "
-                f"{prompt}. Set `model.path` to the folder or hub name of the served model"
+                f"{sampled.where}: `{server.model}` turns a text into other token ids than the tokenizer in `model.path`: "
+                f"{theirs} and {prompt}. Set `model.path` to the folder or hub name of the served model"
             )
-        token, raw = first.token_ids[0], first.logprobs[0]
-        # A flat distribution cut to its top token: its log-probability shows whether the server applies the truncation first.
-        forced = SamplingParams(max_tokens=2, temperature=2.0, top_k=1, stop_token_ids=(token,))
-        second = await self._complete(server, theirs or prompt, forced, Sampled(where=where))
-        if second.finish_reason is not FinishReason.STOP or second.token_ids != [token]:
-            raise EngineError(
-                f"{where}: asked to stop at token {token}, the server returned {second.token_ids} with finish reason "
-                f"`{second.finish_reason}`. It must obey `stop_token_ids` and return the stop token, as vLLM does"
-            )
-        changes = rollout.temperature not in (0.0, 1.0) or rollout.top_p < 1 or rollout.top_k > 0
-        if changes and raw < -_SAME_LOGPROB and abs(second.logprobs[0] - raw) < _SAME_LOGPROB:
-            logger.warning(
-                "engine: %s reports, and agentrl records, log-probabilities before temperature and truncation; start vLLM with "
-                "`--logprobs-mode processed_logprobs` to get those of the sampled distribution",
-                server.url,
-            )
-
-    async def _complete(
-        self, server: Server, prompt: list[int] | str, params: SamplingParams, sampled: Sampled
-    ) -> Completion:
-        await self.complete(server, prompt, params, sampled)
-        completion = sampled.completion(max_tokens=params.max_tokens, vocabulary_size=self._vocabulary_size)
-        if not completion.token_ids:
-            raise EngineError(f"{sampled.where}: a completion has no token")
-        return completion
 
     def _chunk(self, data: bytes, url: str) -> Chunk:
         try:

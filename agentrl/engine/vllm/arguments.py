@@ -11,7 +11,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
-from agentrl.errors import ConfigError
 from agentrl.models.attention_support import num_positions
 
 _CPU_BLOCK_TOKENS = 128
@@ -36,39 +35,16 @@ class ModelFacts:
 
 
 def read_model_facts(model: ModelSection, rollout: RolloutSection, *, max_tokens: int) -> ModelFacts:
-    """Read the model's folder, without its weights; `max_tokens` is the context that a trajectory needs.
-
-    Raises:
-        ConfigError: it holds no causal LM, or one that cannot be split over the tensor-parallel ranks.
-    """
-    try:
-        config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
-        with torch.device("meta"):
-            empty: Any = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"`model.path`: cannot load a causal LM from {model.path}: {error}") from error
+    """Read the model's folder, without its weights; `max_tokens` is the context that a trajectory needs."""
+    config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
+    with torch.device("meta"):
+        empty: Any = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()
-    if text.num_attention_heads % rollout.tensor_parallel_size:
-        raise ConfigError(
-            f"`rollout.tensor_parallel_size` is {rollout.tensor_parallel_size}, which does not divide the "
-            f"{text.num_attention_heads} attention heads of {model.path}. Set it to a divisor of that"
-        )
     return ModelFacts(
         vocabulary_size=text.vocab_size,
         max_tokens=min(max_tokens, num_positions(text.to_dict()) or max_tokens),
         weights=empty.state_dict(keep_vars=True),
         kv_bytes_per_token=_kv_bytes_per_token(text, getattr(torch, model.dtype), rollout.tensor_parallel_size),
-    )
-
-
-def memory_hint(rollout: RolloutSection, facts: ModelFacts) -> str:
-    """Return a hint if `rollout.kv_memory_gb` is too small for vLLM to start, else an empty text."""
-    needed_gb = facts.max_tokens * facts.kv_bytes_per_token / _BYTES_PER_GB
-    if not 0 < rollout.kv_memory_gb < needed_gb:
-        return ""
-    return (
-        f". `rollout.kv_memory_gb` is {rollout.kv_memory_gb:g}, and a trajectory of {facts.max_tokens} tokens with its prompt "
-        f"takes {needed_gb:.2g}: raise it, or lower `rollout.max_response_tokens`"
     )
 
 

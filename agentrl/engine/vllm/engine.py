@@ -24,13 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats, check_request
 from agentrl.engine.embedded.resident_weights import check_weights
-from agentrl.engine.vllm.arguments import (
-    ModelFacts,
-    engine_arguments,
-    memory_hint,
-    process_environment,
-    read_model_facts,
-)
+from agentrl.engine.vllm.arguments import ModelFacts, engine_arguments, process_environment, read_model_facts
 from agentrl.engine.vllm.load import RankLoad
 from agentrl.engine.vllm.processes import VllmProcesses
 from agentrl.engine.vllm.worker import WeightLoading
@@ -84,7 +78,6 @@ class VllmEngine:
         """Start vLLM and sample one token; an earlier vLLM is ended.
 
         Raises:
-            ConfigError: `model.path` holds no causal LM, or one that cannot be split as `rollout` says.
             EngineError: vLLM does not start; its own log says why.
         """
         await self._stop("engine: started again")
@@ -95,8 +88,7 @@ class VllmEngine:
             self._llm = llm = await asyncio.to_thread(self._launch)
         except Exception as error:  # vLLM raises any class
             await processes.end()
-            hint = memory_hint(self._rollout, self._facts)
-            raise EngineError(f"engine: vLLM does not start: {error}{hint}") from error
+            raise EngineError(f"engine: vLLM does not start: {error}") from error
         processes.watch()
         # The first request starts the task that delivers all answers; it ends when the core dies.
         await self._call(self._sample(llm, [0], SamplingParams(max_tokens=1), "start"))

@@ -9,7 +9,6 @@ import pytest
 
 from agentrl.engine.openai import engine as openai_engine
 from agentrl.errors import EngineError
-from agentrl.types import SamplingParams
 from tests.engine.openai_engine.test_openai_engine import (
     PROMPT,
     StartEngine,
@@ -20,7 +19,7 @@ from tests.engine.openai_engine.test_openai_engine import (
     start_engine,
     until,
 )
-from tests.engine.openai_server import Body, Event, OpenAIServer, Pause, Status, chunk, served, usual
+from tests.engine.openai_server import Body, Event, OpenAIServer, Pause, Status, chunk, served
 
 __all__ = ["start_engine"]  # the fixture
 
@@ -112,22 +111,13 @@ def of_another_tokenizer(body: Body) -> Iterator[Event]:
     yield chunk([7], [-0.5], "length", prompt_token_ids=[1, 2, 3])
 
 
-def without_the_stop_token(body: Body) -> Iterator[Any]:
-    yield from [chunk([], [], "stop")] if body["stop_token_ids"] else usual(body)
-
-
-def without_stopping(body: Body) -> Iterator[Any]:
-    return usual(body | {"stop_token_ids": []})
-
-
 @pytest.mark.parametrize(
     ("script", "named"),
     [
         (without_ids, "no `token_ids`.*vLLM 0.10.2"),
         (without_logprobs, "1 tokens came with 0 log-probabilities"),
         (of_another_tokenizer, "other token ids than the tokenizer in `model.path`"),
-        (without_the_stop_token, "has no token|must obey `stop_token_ids`"),
-        (without_stopping, "must obey `stop_token_ids`"),
+        (always(chunk([], [], "stop", prompt_token_ids=PROMPT)), "has no token"),
         (always(Status(404, "no such route")), "HTTP 404.*`rollout.openai.base_urls`"),
         (always(Status(401)), "HTTP 401.*token_env"),
         (always(Status(200, "{}", {"Content-Type": "application/json"})), "not a stream"),
@@ -170,34 +160,3 @@ async def test_no_server_at_all_is_an_error_that_names_each(start_engine: StartE
     with pytest.raises(EngineError, match="no server in") as caught:
         await start_engine(*servers)
     assert all(server.base_url in str(caught.value) for server in servers)
-
-
-@pytest.mark.parametrize(("temperature", "warned"), [(0.7, True), (1.0, False)])
-async def test_log_probabilities_from_before_the_temperature_are_pointed_out(
-    start_engine: StartEngine, caplog: pytest.LogCaptureFixture, temperature: float, warned: bool
-):
-    def raw(body: Body) -> Iterator[Any]:
-        return usual(body | {"top_k": -1}) if body["temperature"] == 0 else relabelled(usual(body))
-
-    def relabelled(events: Iterator[Any]) -> Iterator[Any]:
-        for event in events:
-            for choice in event["choices"]:
-                choice["logprobs"]["token_logprobs"] = [-0.25]
-            yield event
-
-    server = OpenAIServer(raw)
-    async with served(server):
-        with caplog.at_level(logging.WARNING):
-            engine = await start_engine(server, temperature=temperature)
-            assert (await generate(engine, SamplingParams(max_tokens=2, seed=1))).token_ids
-    assert ("processed_logprobs" in caplog.text) is warned
-
-
-async def test_log_probabilities_of_what_was_sampled_need_no_warning(
-    start_engine: StartEngine, caplog: pytest.LogCaptureFixture
-):
-    server = OpenAIServer()
-    async with served(server):
-        with caplog.at_level(logging.WARNING):
-            await start_engine(server, temperature=0.7)
-    assert "processed_logprobs" not in caplog.text
