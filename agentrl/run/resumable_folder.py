@@ -3,14 +3,11 @@
 `agentrl.run.directory` shows its files.
 """
 
-import contextlib
 import fcntl
-import logging
 import math
-import tempfile
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Set
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +15,16 @@ import orjson
 import yaml
 
 from agentrl.checkpoints.atomic_folder import PolicyFolder
-from agentrl.checkpoints.object_store import check_url
 from agentrl.checkpoints.store import CheckpointStore, write_whole
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
-from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.errors import ConfigError
 from agentrl.run.fingerprints import CODE, digest_of
 from agentrl.run.resume_rules import Changes, refuse_changes
 
-logger = logging.getLogger(__name__)
-
 EXPORTED = "exported"
-_PROBE_BYTES = 1 << 20
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
 """Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
-
-
-class RunPhase(StrEnum):
-    """Progress of the run in a folder: `NEW -> STARTED -> FINISHED`.
-
-    A config with more steps than the result takes a finished run back to `STARTED`.
-    """
-
-    NEW = "new"
-    """There is no `config.yaml`."""
-    STARTED = "started"
-    FINISHED = "finished"
-    """`result.json` holds all steps of the config."""
 
 
 class ResumableFolder(ABC):
@@ -59,9 +39,6 @@ class ResumableFolder(ABC):
         """
         assert config.run.dir is not None  # the loader of the config has filled it
         self.path = Path(config.run.dir)
-        if config.checkpoint.dir is None:
-            # Else the message would name a key that nobody has set.
-            check_url(str(self.path), key="run.dir")
         self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
         self.policy = PolicyFolder(self.path / "policy")
         """The trained policy, once the run is finished."""
@@ -83,17 +60,15 @@ class ResumableFolder(ABC):
         return self._inputs
 
     @property
-    def phase(self) -> RunPhase:
-        """Progress of the run."""
-        if not self._saved_config.is_file():  # without a config the result may be of anything
-            return RunPhase.NEW
-        has_all_steps = self._result.is_file() and self.result().get("num_steps", math.inf) >= self._num_steps
-        return RunPhase.FINISHED if has_all_steps else RunPhase.STARTED
+    def _is_new(self) -> bool:
+        return not self._saved_config.is_file()
 
     @property
     def finished(self) -> bool:
-        """True in `RunPhase.FINISHED`."""
-        return self.phase is RunPhase.FINISHED
+        """True if `result.json` holds all steps of the config, which may have been given more since."""
+        if self._is_new or not self._result.is_file():  # without a config the result may be of anything
+            return False
+        return self.result().get("num_steps", math.inf) >= self._num_steps
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Start a new run in the folder, or check that the existing run may resume; a training claims its checkpoints.
@@ -108,23 +83,17 @@ class ResumableFolder(ABC):
 
         Raises:
             ConfigError: the folder holds a run with another config or other inputs (the keys are named), something else, or a
-                running run; its checkpoints are missing; `checkpoint.dir` cannot be used or holds another run's checkpoints;
-                or the policy's folder cannot be written. The existing run is then unchanged.
-            DamagedCheckpointError: a committed checkpoint is incomplete.
+                running run; its checkpoints are missing; or `checkpoint.dir` holds another run's. The existing run is then
+                unchanged.
+            CheckpointError: `checkpoint.dir` cannot be used, or a committed checkpoint is damaged.
         """
-        self._make_folder()
-        if self.policy.path.is_mount():
-            raise ConfigError(
-                f"{self.policy.path}: a disk is mounted there, which cannot be replaced; mount a folder above it"
-            )
-        self._lock()
-        self._refuse_other_run_here(inputs, num_steps_done=self._num_steps_done() if trains else 0)
+        self._lock_folder()
+        self._refuse_other_run_here(inputs, trains=trains)
         if trains and not self.finished:
             self.refuse_lost_checkpoints()
-            if self.phase is RunPhase.NEW:
+            if self._is_new:
                 self._write_down()  # first: a folder with checkpoints but without a config is not recognised as a run's
-            with _refusing_unusable():
-                self._claim_checkpoints()
+            self._claim_checkpoints()
         self._write_down()
         if not self.finished:
             self._result.unlink(missing_ok=True)  # the run gets more steps
@@ -135,50 +104,37 @@ class ResumableFolder(ABC):
         Returns:
             A line for the user: whether a run would start or resume in the folder.
         """
-        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self._make_folder()
-        try:
-            with tempfile.TemporaryFile(dir=self.path) as probe:
-                probe.write(bytes(_PROBE_BYTES))
-        except OSError as error:
-            raise ConfigError(
-                f"run.dir: {self.path} cannot be written: {error.strerror}. Name another folder."
-            ) from error
-        finally:
-            for folder in missing:
-                folder.rmdir()
-        num_steps_done = 0 if self.phase is RunPhase.NEW else self._num_steps_done()
-        self._refuse_other_run_here(inputs, num_steps_done=num_steps_done)
-        outlook = {
-            RunPhase.NEW: "can be written; a run would begin there",
-            RunPhase.STARTED: f"can be written; the run there would go on after step {num_steps_done}",
-            RunPhase.FINISHED: "holds this run, finished; the command would print its result",
-        }
-        return f"run.dir: {self.path} {outlook[self.phase]}"
+        existing = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise ConfigError(f"run.dir: {existing} is no folder that can be written. Name another folder.")
+        if self.path.exists():
+            self._refuse_foreign()
+        num_steps_done = self._refuse_other_run_here(inputs, trains=True)
+        if self.finished:
+            return f"run.dir: {self.path} holds this run, finished; the command would print its result"
+        outlook = "begin there" if self._is_new else f"go on after step {num_steps_done}"
+        return f"run.dir: {self.path} can be written; a run would {outlook}"
 
-    def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, num_steps_done: int) -> None:
-        """Compute the inputs' digests, and refuse to resume a run with other inputs or another config."""
+    def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, trains: bool) -> int:
+        """Compute the inputs' digests, and refuse to resume a run with other inputs or another config; returns its steps."""
         self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
-        if self.phase is not RunPhase.NEW:
-            self._refuse_other_run(
-                self._saved_config.read_bytes(),
-                content_of(self._saved_digests),
-                where=f"run.dir: {self.path} holds",
-                key="run.dir",
-                num_steps_done=num_steps_done,
-            )
+        if self._is_new:
+            return 0
+        num_steps_done = self._num_steps_done() if trains else 0
+        self._refuse_other_run(
+            self._saved_config.read_bytes(),
+            content_of(self._saved_digests),
+            where=f"run.dir: {self.path} holds",
+            key="run.dir",
+            num_steps_done=num_steps_done,
+        )
+        return num_steps_done
 
-    def _make_folder(self) -> None:
+    def _lock_folder(self) -> None:
+        """Make the folder and lock it for this process; the kernel releases the lock when the process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if self.phase is RunPhase.NEW and any(entry.name not in _BEFORE_CONFIG for entry in self.path.iterdir()):
-                raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _lock(self) -> None:
-        """Lock the folder for this process; the kernel releases the lock when the process ends."""
-        try:
+            self._refuse_foreign()
             self._lock_file = (self.path / ".lock").open("w")
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -186,10 +142,11 @@ class ResumableFolder(ABC):
                 f"run.dir: another process is running in {self.path}. Wait for it, or name another."
             ) from error
         except OSError as error:
-            raise self._unusable(error) from error
+            raise ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.") from error
 
-    def _unusable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"run.dir: {self.path} cannot be used: {error.strerror}. Name another folder.")
+    def _refuse_foreign(self) -> None:
+        if self._is_new and any(entry.name not in _BEFORE_CONFIG for entry in self.path.iterdir()):
+            raise ConfigError(f"run.dir: {self.path} is not empty and holds no run. Name another folder.")
 
     def close(self) -> None:
         """Leave the folder to another process."""
@@ -207,14 +164,12 @@ class ResumableFolder(ABC):
         if self._settings.checkpoint.dir is not None:
             owner = self.checkpoints.owner()
             if owner is not None:
-                where = f"checkpoint.dir: {self._settings.checkpoint.dir} holds the checkpoints of"
                 self._refuse_other_run(
                     owner,
                     self.checkpoints.inputs(),
-                    where=where,
+                    where=f"checkpoint.dir: {self._settings.checkpoint.dir} holds the checkpoints of",
                     key="checkpoint.dir",
                     num_steps_done=self._num_steps_saved(),
-                    may_differ={"run.dir"},
                 )
             self.checkpoints.claim(self._encoded_config(), self._encoded_inputs())
         self.checkpoints.take_over()  # before anything is cleared: an older run that lives may be writing it
@@ -224,23 +179,19 @@ class ResumableFolder(ABC):
             self.note_checkpoint(latest.step)  # of a run whose `run.dir` was elsewhere
 
     def note_checkpoint(self, step: int) -> None:
-        """Write down that the checkpoint of `step` is committed; where that fails, the next start does."""
-        try:
-            write_whole(self._last_checkpoint, orjson.dumps({"step": step}))
-        except OSError as error:
-            logger.warning("%s: not written: %s", self._last_checkpoint, error)
+        """Write down that the checkpoint of `step` is committed."""
+        write_whole(self._last_checkpoint, orjson.dumps({"step": step}))
 
     def refuse_lost_checkpoints(self) -> None:
         """Check that existing checkpoints are not missing: without them the run would erase its results and restart.
 
         Raises:
-            ConfigError: there are none, or `checkpoint.dir` cannot be used.
+            ConfigError: there are none.
+            CheckpointError: `checkpoint.dir` cannot be used.
         """
         if not self._last_checkpoint.is_file():
             return
-        with _refusing_unusable():
-            latest = self.checkpoints.latest()
-        if latest is None:
+        if self.checkpoints.latest() is None:
             step = orjson.loads(self._last_checkpoint.read_bytes())["step"]
             raise ConfigError(
                 f"checkpoint.dir: {self.checkpoints.url} has no checkpoint, but the run in {self.path} had written that of "
@@ -265,26 +216,17 @@ class ResumableFolder(ABC):
         """Return the number of committed steps; a finished run need not have its checkpoints."""
         if self._result.is_file():
             return self.result().get("num_steps", 0)
-        with _refusing_unusable():
-            return self._num_steps_saved()
+        return self._num_steps_saved()
 
     def _num_steps_saved(self) -> int:
         latest = self.checkpoints.latest()
         return 0 if latest is None else latest.step
 
     def _refuse_other_run(
-        self,
-        config: bytes,
-        inputs: bytes | None,
-        *,
-        where: str,
-        key: str,
-        num_steps_done: int,
-        may_differ: Set[str] = frozenset(),
+        self, config: bytes, inputs: bytes | None, *, where: str, key: str, num_steps_done: int
     ) -> None:
         """Refuse to resume a run whose config or input digests differ from those of this run."""
-        changes = self._changes(config, num_steps_done=num_steps_done)
-        refuse_changes({name: changes[name] for name in changes.keys() - may_differ}, where=where, key=key)
+        refuse_changes(self._changes(config, num_steps_done=num_steps_done), where=where, key=key)
         read = self._inputs_in_use(config, num_steps_done=num_steps_done)
         refuse_other_inputs(read, inputs, where=where, key=key)
 
@@ -309,13 +251,3 @@ def changed_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None) 
 def content_of(file: Path) -> bytes | None:
     """Return the content of a file; None if it does not exist."""
     return file.read_bytes() if file.is_file() else None
-
-
-@contextlib.contextmanager
-def _refusing_unusable() -> Iterator[None]:
-    try:
-        yield
-    except DamagedCheckpointError:
-        raise  # the folder is usable, and another one would hold nothing to resume from
-    except CheckpointError as error:
-        raise ConfigError(f"{error}; or name another `checkpoint.dir`") from error

@@ -16,8 +16,8 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 
-_OF_STAGES = {"stages", "run.num_steps"}
-"""Keys that are compared stage by stage: see `changes_of_stages`."""
+_NOT_COMPARED = {"stages", "run.num_steps", "run.dir"}
+"""The number of steps is compared stage by stage, see `changes_of_stages`; a folder may be moved."""
 
 Changes = dict[str, tuple[Any, Any]]
 """Differences of two configs: old and new value, by key."""
@@ -37,7 +37,7 @@ def changes_of_keys(saved: bytes, config: RunConfig | SftConfig) -> Changes:
         name: (before.get(name), now.get(name))
         for name in before.keys() | now.keys()
         if before.get(name) != now.get(name)
-        and name not in _OF_STAGES
+        and name not in _NOT_COMPARED
         and not _may_change(type(config)).fullmatch(name)
     }
 

@@ -104,7 +104,7 @@ def test_a_run_that_still_lives_elsewhere_may_not_write_after_another_one_went_o
 
 def test_a_file_in_the_way_of_the_checkpoints_is_one_clear_line(tmp_path: Path):
     (tmp_path / "shared").touch()
-    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: .*name another `checkpoint.dir`"):
+    with pytest.raises(CheckpointError, match=r"checkpoint.dir: .*/shared cannot be used: .*the same command resumes"):
         elsewhere(tmp_path, "first")
 
 
@@ -516,7 +516,7 @@ def test_a_finished_run_stays_so_where_going_on_for_longer_is_refused_by_the_pla
     before = contents(run)
     in_the_way = tmp_path / "shared" / "writer.partial"
     in_the_way.mkdir()  # so that nothing can be written there, as on a disk that is mounted read-only
-    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
+    with pytest.raises(CheckpointError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
         elsewhere(tmp_path, "run", "run.num_steps=5")
     assert contents(run) == before
     finished = elsewhere(tmp_path, "run", "run.num_steps=4")
@@ -543,7 +543,7 @@ def test_a_start_for_longer_that_was_killed_half_way_can_be_repeated_and_taken_b
 
 def test_a_new_run_whose_checkpoints_cannot_be_kept_can_be_tried_again(tmp_path: Path):
     (tmp_path / "shared" / "writer.partial").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
+    with pytest.raises(CheckpointError, match=r"checkpoint.dir: .*/shared cannot be used: IsADirectoryError"):
         elsewhere(tmp_path, "run")
     (tmp_path / "shared" / "writer.partial").rmdir()
     elsewhere(tmp_path, "run")

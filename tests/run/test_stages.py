@@ -247,7 +247,7 @@ async def test_prompts_of_a_file_are_the_same_ones_whatever_files_a_stage_has_be
     solved = [prompt.prompt_id for prompt in plan.prompts.all()][1:]  # all but the first of `a`
     checkpoint(plan, 1, PassRates(dict.fromkeys(solved, 1.0)))
     prompts = plan_stage(plan, plan.stages[1]).prompts
-    assert [prompt.prompt_id for prompt in prompts.all()] == ["a-train-1"]
+    assert [prompt.prompt_id for prompt in prompts.all()] == ["train-1"]
     assert prompts.num_left_out == 7
 
 

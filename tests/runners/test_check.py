@@ -247,7 +247,7 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
     assert f"run.dir: {tmp_path}/runs/new can be written" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run\.dir: .*/file/run cannot be used: Not a directory"):
+    with pytest.raises(ConfigError, match=r"run\.dir: .*/file is no folder that can be written"):
         await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)
 
 
