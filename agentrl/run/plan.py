@@ -2,9 +2,8 @@
 
 import contextlib
 import functools
-import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
@@ -48,15 +47,9 @@ from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
 from agentrl.run.preflight.models.folders import check_evaluated, check_model_path, check_models, check_weights
-from agentrl.run.preflight.policy_chat import check_policy_chat, known_schemas, schemas_of
+from agentrl.run.preflight.policy_chat import check_policy_chat, schemas_of
 from agentrl.run.preflight.user_functions import check_algorithm_functions
-from agentrl.run.prompt_sets import (
-    data_warnings,
-    held_out_prompts,
-    overlong_warnings,
-    refuse_overlong,
-    training_prompts,
-)
+from agentrl.run.prompt_sets import data_warnings, held_out_prompts, overlong_warnings, training_prompts
 from agentrl.run.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import read_tool_schema
@@ -170,67 +163,64 @@ def prepare(loaded: LoadedConfig) -> Plan:
         ConfigError: where, what and the way out.
     """
     loaded, notes = choose_dtype(loaded)
-    plugins = check_plugins(loaded)
-    stages = stages_of(loaded.config)
+    config, directory = loaded.config, RunDirectory(loaded.config)
+    tools, reward = check_plugins(loaded)
+    stages = stages_of(config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
-    memory_warnings: list[str] = []
-    if not RunDirectory(loaded.config).finished:  # a finished run is only shown, here too if it was made elsewhere
-        check_models(loaded.config)
-        check_weights(loaded.config)
-        require_room_here(loaded.config, num_gpus=gpus_here())
-        memory_warnings = [warning for stage in stages for warning in check_memory(stage.config).warnings]
-    plan = _prepared(loaded, plugins, prompts)
+    held_out = held_out_prompts(config)
+    warnings = training_warnings(config) + data_warnings([held_out, *prompts])
+    if not directory.finished:  # a finished run is only shown, here too if it was made elsewhere
+        check_models(config)
+        check_weights(config)
+        require_room_here(config, num_gpus=gpus_here())
+        for stage in stages:
+            warnings += check_memory(stage.config).warnings
+        check_policy_chat(config.model, schemas_of(tools))
+    _open(directory, config, trains=True)
     return Plan(
         loaded=loaded,
-        directory=plan.directory,
-        tools=plan.tools,
-        reward=plan.reward,
+        directory=directory,
+        tools=tools,
+        reward=reward,
         prompts=prompts[0],
         prompts_of_stages=prompts,
         stages=stages,
         stage=stages[0],
         pass_rates=PassRates(),
-        validation_prompts=plan.validation_prompts,
-        warnings=[*plan.warnings, *data_warnings(prompts), *dict.fromkeys(memory_warnings)],
+        validation_prompts=held_out.all() if held_out else [],
+        warnings=list(dict.fromkeys(warnings)),
         notes=notes,
-        history=RunHistory.of_run(plan.directory.metrics),
+        history=RunHistory.of_run(directory.metrics),
     )
 
 
 def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
     loaded, notes = choose_dtype(loaded)
-    config = loaded.config
-    if not RunDirectory(config).finished:
+    config, directory = loaded.config, RunDirectory(loaded.config)
+    tools, reward = check_plugins(loaded)
+    held_out = held_out_prompts(config)
+    if not directory.finished:
         require_room_here(config, num_gpus=gpus_here(), with_models=False)
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_evaluated(config)
-    return replace(_prepared(loaded, check_plugins(loaded)), notes=notes)
-
-
-def _prepared(
-    loaded: LoadedConfig, plugins: tuple[list[ToolConfig], RewardSection], training: Sequence[PromptDataset] = ()
-) -> EvaluationPlan:
-    """Return the plan of an evaluation, or of what a training run shares with one; `training` has its stages' prompts."""
-    trains, directory, (tools, reward) = bool(training), RunDirectory(loaded.config), plugins
-    validation = held_out_prompts(loaded.config)
-    if not directory.finished:
-        tokens = check_policy_chat(loaded.config.model, schemas_of(tools)).with_tools(known_schemas(tools))
-        sets = [dataset.all() for dataset in (*training, validation) if dataset is not None]
-        refuse_overlong(tokens, itertools.chain.from_iterable(sets), loaded.config.data)
-    warnings = training_warnings(loaded.config) if trains else []
-    warnings += data_warnings([validation])
-    with report_full_disk(directory.path):
-        directory.open(inputs_of(loaded.config, trains=trains) | code_of_user(), trains=trains)
+        check_policy_chat(config.model, schemas_of(tools))
+    _open(directory, config, trains=False)
     return EvaluationPlan(
         loaded=loaded,
         directory=directory,
         tools=tools,
         reward=reward,
-        validation_prompts=validation.all() if validation else [],
-        warnings=warnings,
+        validation_prompts=held_out.all() if held_out else [],
+        warnings=data_warnings([held_out]),
+        notes=notes,
     )
+
+
+def _open(directory: RunDirectory, config: RunConfig, *, trains: bool) -> None:
+    with report_full_disk(directory.path):
+        directory.open(inputs_of(config, trains=trains) | code_of_user(), trains=trains)
 
 
 def training_warnings(config: RunConfig) -> list[str]:

@@ -12,8 +12,6 @@ from agentrl.rewards.loader import prompt_check
 from agentrl.types import Prompt
 
 _NUM_SHOWN = 5
-_NUM_TOKENISED = 2000
-"""Prompts that the driver tokenises at the start of a run, which takes one to two milliseconds for each."""
 
 
 def training_prompts(
@@ -72,28 +70,13 @@ def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[st
     )
 
 
-def count_overlong(
-    tokens: ChatTokens, prompts: Iterable[Prompt], max_tokens: int, *, at_most: int | None = None
-) -> dict[str, int]:
-    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id.
-
-    Only prompts of more bytes are tokenised, and of these the `at_most` longest where it is given.
+def count_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], max_tokens: int) -> dict[str, int]:
+    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id; those of fewer bytes are not tokenised.
 
     Raises:
         ConfigError: the chat template cannot render a prompt.
     """
     by_id = {prompt.prompt_id: prompt for prompt in prompts}
     sizes = measure_prompts(by_id.values(), tokens.num_bytes)
-    longest = sorted((name for name, size in sizes.items() if size > max_tokens), key=sizes.__getitem__, reverse=True)
-    lengths = measure_prompts([by_id[name] for name in longest[:at_most]], tokens.num_tokens)
+    lengths = measure_prompts([by_id[name] for name, size in sizes.items() if size > max_tokens], tokens.num_tokens)
     return {name: length for name, length in lengths.items() if length > max_tokens}
-
-
-def refuse_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], data: DataSection) -> None:
-    """Refuse prompts that are too long before any process starts; the longest are tokenised, and the workers count all.
-
-    Raises:
-        ConfigError: one is too long, and `data.overlong_prompts` is `error`; or the chat template cannot render one.
-    """
-    if data.overlong_prompts == "error":
-        overlong_warnings(count_overlong(tokens, prompts, data.max_prompt_tokens, at_most=_NUM_TOKENISED), data)

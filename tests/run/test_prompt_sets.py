@@ -13,7 +13,6 @@ from agentrl.models.tokenizer import load_tokenizer
 from agentrl.run.plan import prepare
 from agentrl.run.prompt_sets import count_overlong, overlong_warnings, training_prompts
 from agentrl.runners.check import CheckLevel, check
-from agentrl.types import Prompt
 
 POLICY = "examples/arithmetic/policy"
 LONG = "Compute 1 + 1. " * 40
@@ -58,20 +57,6 @@ def test_prompts_that_are_too_long_are_refused_with_the_way_out_or_left_out_and_
     )
     assert warning.endswith("`p4` (200), ...); left out by `data.overlong_prompts: drop`")
     assert overlong_warnings({}, loaded.config.data) == []
-
-
-def test_a_run_refuses_prompts_that_are_too_long_before_anything_starts(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"prompts of more than 150 tokens, .*: 1 \(`train-2` \(\d+\)\)\. Raise it"):
-        prepare(load(tmp_path))
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_longest_prompts_are_tokenised_first(tmp_path: Path):
-    tokens = ChatTokens.of_model(load(tmp_path).config.model, [])
-    prompts = [
-        Prompt(prompt_id=f"p{n}", messages=[{"role": "user", "content": LONG + "1" * n}], answer="2") for n in range(5)
-    ]
-    assert list(count_overlong(tokens, prompts, 150, at_most=2)) == ["p4", "p3"]
 
 
 def test_what_is_left_out_is_not_given_and_stays_out_when_the_run_goes_on(tmp_path: Path):
