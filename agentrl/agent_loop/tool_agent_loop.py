@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.time_laps import TimeLaps
 from agentrl.agent_loop.tool_parser import parse_tool_calls
-from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
+from agentrl.agent_loop.trajectory_builder import TimeLaps, TrajectoryBuilder
 from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.base import Engine
 from agentrl.engine.stop_strings import end_of_stop

@@ -44,26 +44,16 @@ def _parse_call(*, body: str, closed: bool, call_id: str) -> ToolCall:
         parsed = json.loads(body, strict=False)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4,300 digits
         return ToolCall(call_id=call_id, name="", parse_error=f"the tool call is not valid JSON: {error}")
-    if _depth(parsed) > _MAX_DEPTH:
+    if _is_deep(parsed):
         return ToolCall(
             call_id=call_id, name="", parse_error=f"the tool call is nested deeper than {_MAX_DEPTH} levels"
         )
     return _check_call(parsed, call_id=call_id)
 
 
-def _depth(value: Any) -> int:
-    """Return how deep objects and lists are nested, without recursion."""
-    depth = 0
-    level = [value]
-    while level := [item for outer in level if isinstance(outer, dict | list) for item in _items(outer)]:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            break
-    return depth
-
-
-def _items(outer: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(outer.values()) if isinstance(outer, dict) else outer
+def _is_deep(value: Any, levels: int = _MAX_DEPTH) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deep(item, levels - 1) for item in inner)
 
 
 def _check_call(parsed: Any, *, call_id: str) -> ToolCall:

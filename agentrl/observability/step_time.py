@@ -1,4 +1,4 @@
-"""Analysis of a step's time: the split of its trajectories, its critical path, and advice.
+"""Analysis of a step's time: the split of its trajectories, and advice.
 
 Everything here is computed from the summaries once a step is over. The *places* of a step are the most trajectories that ran at
 once; its *place time* is their number times its length. An engine is idle while its places hold no request: their trajectories
@@ -8,7 +8,6 @@ In a run that rolls out ahead (`overlaps`) the engines go on during updates, and
 steps. There the place time is the time for which they held their places, and the advice also depends on the actor's waiting.
 """
 
-import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -73,26 +72,6 @@ def split_metrics(summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
     return {f"time/trajectory_{name.removesuffix('_s')}_s_mean": sum_s / count for name, sum_s in sums.items()}
 
 
-def critical_path(summaries: Sequence[TrajectorySummary], *, overlaps: bool = False) -> list[TrajectorySummary]:
-    """Return the chain of trajectories that decided the end of a step, in order.
-
-    The last is the last to finish. Before it comes the one whose place it may have waited for (the last to finish before it got
-    its own), and so on, to one that did not wait. Unless rollouts overlap with updates, replacements of dropped groups begin
-    after all others have ended, so the last of those comes before them.
-    """
-    by_end = sorted(summaries, key=lambda summary: summary.finished_at)
-    ends = [summary.finished_at for summary in by_end]
-    path: list[TrajectorySummary] = []
-    count = len(by_end)
-    while count:
-        last = by_end[count - 1]
-        path.insert(0, last)
-        if overlaps and last.times.admission_wait_s <= _ROUNDING_S:
-            break
-        count = bisect.bisect_right(ends, last.finished_at - last.times.held_s + _ROUNDING_S, hi=count - 1)
-    return path
-
-
 def num_places(summaries: Sequence[TrajectorySummary]) -> int:
     """Return the most trajectories that ran at once."""
     starts = [(summary.finished_at - summary.times.held_s + _ROUNDING_S, 1) for summary in summaries]
@@ -144,17 +123,9 @@ def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
 
 
 def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> str:
-    """Return the log line of a step: its critical path, and the advice."""
-    path = critical_path(summaries, overlaps=overlaps)
-    parts = [name for name in TIME_PARTS if name != "admission_wait_s"]
-    spent = {name: sum(getattr(summary.times, name) for summary in path) for name in parts}
+    """Return the log line of a step: its length, the largest shares of its place time, and the advice."""
     shares = place_shares(summaries, step, overlaps=overlaps)
-    if overlaps:
-        total_s, line = sum(spent.values()), advice_ahead(shares, step)
-    else:
-        spent |= {"update_s": step.update_s, "weight_sync_s": step.weight_sync_s}
-        total_s, line = step.total_s, advice(shares)
-    largest = sorted(spent.items(), key=lambda item: -item[1])[:4]
-    shown = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {time_s:.1f}" for name, time_s in largest)
-    names = " > ".join(summary.trajectory_id for summary in path[-3:])
-    return f"step {number:>4}  critical path {'... > ' if len(path) > 3 else ''}{names}: {shown} of {total_s:.1f} s; {line}"
+    largest = sorted(shares.items(), key=lambda item: -item[1])[:4]
+    shown = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest)
+    line = advice_ahead(shares, step) if overlaps else advice(shares)
+    return f"step {number:>4}  {'; '.join(filter(None, [f'{step.total_s:.1f} s', shown, line]))}"

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream, rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.algorithms.group_filter import select
 from agentrl.checkpoints.store import RunState, lost_reference
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
@@ -51,7 +51,7 @@ class Batch:
 @contextlib.asynccontextmanager
 async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]:
     """Roll out the training prompts while the context is open, starting with pending groups of the last checkpoint."""
-    async with rollout_stream(
+    async with RolloutStream(
         run.rollouts,
         run.plan.prompts,
         run.config.rollout,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from agentrl import clock
-from agentrl.agent_loop.scheduling.rollout_stream import rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
 from agentrl.observability.progress import RunProgress
@@ -54,7 +54,7 @@ async def train(
     waited_s = 0.0
     staleness: list[int] = []
     started_at = clock.now()
-    async with rollout_stream(run.rollouts, run.prompts, rollout, num_steps=num_steps, progress=progress) as stream:
+    async with RolloutStream(run.rollouts, run.prompts, rollout, num_steps=num_steps, progress=progress) as stream:
         for step in range(1, num_steps + 1):
             waits_since = clock.now()
             taken = await stream.take(num_prompts, step=step)

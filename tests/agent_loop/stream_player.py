@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
-from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream, rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema.run import RolloutSection
@@ -119,7 +119,7 @@ async def streaming(
         start_timeout_s=600.0,
     )
     shown: Any = progress or SilentProgress()
-    async with rollout_stream(
+    async with RolloutStream(
         manager,
         prompts,
         section,

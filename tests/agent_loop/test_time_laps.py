@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agentrl.agent_loop.time_laps import TimeLaps
+from agentrl.agent_loop.trajectory_builder import TimeLaps
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
-from agentrl.observability.step_time import StepTime, critical_path, num_places, place_shares
+from agentrl.observability.step_time import StepTime, num_places, place_shares
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import TIME_PARTS, TimeSplit
@@ -48,12 +48,6 @@ def test_every_wait_is_found_where_it_was_made(simulation: Simulation):
         assert any(getattr(summary.times, part) > 0.5 for summary in simulation.summaries), part
     for summary in simulation.summaries:  # these take no virtual time
         assert summary.times.tokenise_s + summary.times.dispatch_s + summary.times.retry_s < 1e-6
-
-
-def test_the_critical_path_of_a_simulation_takes_all_of_its_time(simulation: Simulation):
-    path = critical_path(simulation.summaries)
-    assert len(path) > 1
-    assert sum(summary.times.held_s for summary in path) == pytest.approx(simulation.makespan_s, abs=1e-3)
 
 
 def test_places_and_shares_are_those_of_the_simulation(simulation: Simulation):

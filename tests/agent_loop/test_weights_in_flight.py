@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
-from agentrl.agent_loop.scheduling.rollout_stream import rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.load import load_run_config
@@ -39,7 +39,7 @@ def played(max_staleness: int) -> Mapping[str, tuple[int, Trajectory]]:
     async def main() -> Mapping[str, tuple[int, Trajectory]]:
         run, rollout, trajectories = await start(loaded), loaded.config.rollout, {}
         progress = RunProgress(Console(quiet=True), num_steps=NUM_STEPS)
-        async with rollout_stream(run.rollouts, run.prompts, rollout, num_steps=NUM_STEPS, progress=progress) as stream:
+        async with RolloutStream(run.rollouts, run.prompts, rollout, num_steps=NUM_STEPS, progress=progress) as stream:
             for step in range(1, NUM_STEPS + 1):
                 for item in await stream.take(4, step=step):
                     trajectories |= {

@@ -18,10 +18,6 @@ _WAY_OUT = (
 )
 
 
-_MIN_UNSCORED = 4
-"""Prompts for which a reward has to fail before it is called broken; fewer if a batch has fewer."""
-
-
 class FailureBudget:
     """Counts lost trajectories among the last ones (at least a step's number), and watches for the reward's first score.
 
@@ -30,25 +26,29 @@ class FailureBudget:
     """
 
     def __init__(self, rollout: RolloutSection) -> None:
-        """Start with no failures."""
         self._max_share = rollout.max_infra_error_share
         size = max(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
         self._recent: deque[TrajectorySummary] = deque(maxlen=size)
+        self._min_prompts = min(2, rollout.prompts_per_step)
+        """Prompts for which the reward has to fail before it is called broken: a single one may be a bad row."""
         self._has_scored = False
         self._unscored: list[TrajectorySummary] = []
         """Trajectories that the reward failed to score, until it has scored one."""
-        self._batch_size = min(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
-        self._num_prompts = min(_MIN_UNSCORED, rollout.prompts_per_step)
 
     def add(self, summary: TrajectorySummary) -> None:
         """Count a finished trajectory.
 
         Raises:
             RolloutError: too many were lost to the infrastructure; the message has a count and an example of each class.
-            DataError: the reward has scored none of a whole batch so far, or none of the window's trajectories was scored.
+            DataError: none of the window's trajectories was scored.
         """
         self._recent.append(summary)
-        self._watch_reward(summary)
+        # Trajectories that were cut short may get 0 without a call of the reward.
+        if summary.reward is not None and summary.termination is Termination.ANSWERED:
+            self._has_scored = True
+            self._unscored.clear()
+        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _REWARD_CLASSES:
+            self._unscored.append(summary)
         if summary.termination is Termination.INFRA_ERROR:
             self._check_infrastructure()
         elif summary.termination is Termination.DATA_ERROR:
@@ -61,22 +61,11 @@ class FailureBudget:
             DataError: the reward was called and has scored no trajectory so far.
         """
         num_prompts = len({summary.prompt_id for summary in self._unscored})
-        if num_prompts >= min(2, self._num_prompts):  # a single prompt may be a bad row
+        if num_prompts >= self._min_prompts:
             raise DataError(
                 f"reward: failed on all of the first {len(self._unscored)} trajectories, of {num_prompts} prompts. "
                 f"{'; '.join(describe_failures(self._unscored))}. {_WAY_OUT}"
             )
-
-    def _watch_reward(self, summary: TrajectorySummary) -> None:
-        """Update whether the reward works; trajectories that were cut short may get 0 without a call."""
-        if summary.reward is not None and summary.termination is Termination.ANSWERED:
-            self._has_scored = True
-            self._unscored.clear()
-        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _REWARD_CLASSES:
-            self._unscored.append(summary)
-            num_prompts = len({lost.prompt_id for lost in self._unscored})
-            if len(self._unscored) >= self._batch_size and num_prompts >= self._num_prompts:
-                self.end_batch()
 
     def _check_infrastructure(self) -> None:
         counted = [summary for summary in self._recent if summary.termination is not Termination.DATA_ERROR]

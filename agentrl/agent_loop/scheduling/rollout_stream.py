@@ -13,9 +13,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import orjson
 
@@ -74,7 +76,10 @@ class PendingGroup:
 
 
 class RolloutStream:
-    """Pending groups in the order of their numbers; created by `rollout_stream`."""
+    """Pending groups in the order of their numbers; `async with` rolls out until its end.
+
+    The first error of a trajectory cancels the block, and is raised.
+    """
 
     def __init__(
         self,
@@ -84,24 +89,43 @@ class RolloutStream:
         *,
         num_steps: int,
         progress: RunProgress,
-        tasks: asyncio.TaskGroup,
-        first_step: int,
-        first_position: int,
+        first_step: int = 1,
+        first_position: int = 0,
     ) -> None:
-        """Take the arguments of `rollout_stream`."""
+        """Take the parts; nothing runs yet.
+
+        Args:
+            rollouts: rolls out the groups.
+            prompts: the data, at the position of the next prompt to start.
+            rollout: section of the stage.
+            num_steps: last step of the stage; no prompt is started for a later one.
+            progress: shows the awaited trajectories.
+            first_step: first step of the stage, also in a run that resumes within it.
+            first_position: position in `prompts` at which the stage began.
+        """
         self._rollouts = rollouts
         self._prompts = prompts
         self._rollout = rollout
         self._num_steps = num_steps
         self._progress = progress
-        self._tasks = tasks
         self._first_step = first_step
         self._first_position = first_position
+        self._resources = contextlib.AsyncExitStack()
         self._pending: dict[str, PendingGroup] = {}
         """Pending groups, keyed by prompt id, which is unique in a run."""
         self._staleness: list[int] = []
         self._num_too_old = 0
         self._waited_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._resources.enter_async_context(owned_tasks())
+        self._resources.callback(self._cancel)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._resources.__aexit__(kind, error, traceback)
 
     async def take(self, count: int, *, step: int) -> list[RolledOut]:
         """Return the next `count` prompts with their groups, for update `step`.
@@ -171,8 +195,7 @@ class RolloutStream:
         self._start(missing, step=0, finished=missing)
         self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1].number))
 
-    def cancel(self) -> None:
-        """Cancel all running groups."""
+    def _cancel(self) -> None:
         for pending in self._pending.values():
             pending.group.cancel()
 
@@ -298,40 +321,3 @@ def _read_index(folder: Path, source: str) -> list[SavedGroup]:
         return [SavedGroup(**group) for group in orjson.loads((folder / _INDEX).read_bytes())]
     except (FileNotFoundError, *UNDECODABLE) as error:
         raise DamagedCheckpointError.of(source, _INDEX, error) from error
-
-
-@contextlib.asynccontextmanager
-async def rollout_stream(
-    rollouts: AgentLoopManager,
-    prompts: PromptDataset,
-    rollout: RolloutSection,
-    *,
-    num_steps: int,
-    progress: RunProgress,
-    first_step: int = 1,
-    first_position: int = 0,
-) -> AsyncIterator[RolloutStream]:
-    """Roll out while the context is open; the first error of a trajectory ends the context at once, and is raised.
-
-    Args:
-        rollouts: rolls out the groups.
-        prompts: the data, at the position of the next prompt to start.
-        rollout: section of the stage.
-        num_steps: last step of the stage; no prompt is started for a later one.
-        progress: shows the awaited trajectories.
-        first_step: first step of the stage, also in a run that resumes within it.
-        first_position: position in `prompts` at which the stage began.
-    """
-    async with owned_tasks() as tasks:
-        stream = RolloutStream(
-            rollouts,
-            prompts,
-            rollout,
-            num_steps=num_steps,
-            progress=progress,
-            tasks=tasks,
-            first_step=first_step,
-            first_position=first_position,
-        )
-        yield stream
-        stream.cancel()

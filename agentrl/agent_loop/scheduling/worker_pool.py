@@ -7,7 +7,6 @@ So each worker is pinged regularly, and restarted if it does not answer.
 import asyncio
 import itertools
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -24,9 +23,6 @@ _PAUSES_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _ASK_EVERY_S = 30.0
 _SILENT_S = 60.0
 """Time without an answer after which a worker is treated as hung; no code of ours blocks its event loop for a second."""
-
-_BUILD_WITHIN_S = sum(_PAUSES_S)
-"""Limit for a restarted worker to build its tools while no other worker lives, for example because the judge is down."""
 
 
 class LoopWorkers:
@@ -45,7 +41,7 @@ class LoopWorkers:
         Args:
             workers: processes that Ray restarts when they die.
             clean_up: ends the requests that a dead worker has left in the engines.
-            max_wait_s: limit for a restart, when Ray finds no free resources.
+            max_wait_s: limit for a restart.
             start_timeout_s: limit for `start` of a restarted worker (`WorkerConfig.start_timeout_s`).
         """
         self.all = list(workers)
@@ -55,8 +51,6 @@ class LoopWorkers:
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """Dead workers, each with the task that waits for its return; those that never return stay."""
-        self._last_died_at = -math.inf
-        self._changed = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -72,23 +66,21 @@ class LoopWorkers:
         """
         if self._watch is None:
             self._watch = asyncio.create_task(self._end_silent())
-            self._watch.add_done_callback(self._end_wait)
         while True:
             for turn in itertools.islice(self._turns, len(self.all)):
                 worker = self.all[turn % len(self.all)]
                 if worker not in self._dead:
                     return worker
-            for task in self._dead.values():
-                if task.done() and not task.cancelled() and (error := task.exception()):
-                    raise WorkerError(f"agent loop: waiting for a worker failed (a bug): {error!r}") from error
-            if all(task.done() for task in self._dead.values()):
+            returning = [task for task in self._dead.values() if not task.done()]
+            if not returning:
                 raise WorkerError(
-                    f"agent loop: all {len(self.all)} workers died and none came back (limits: {self._max_wait_s:g} s to find "
-                    f"resources, `cluster.max_wait_s`; {_BUILD_WITHIN_S:g} s to build tools). See `run.log` and `ray_logs/` in "
-                    "the run's directory"
+                    f"agent loop: all {len(self.all)} workers died and none came back in {self._max_wait_s:g} s "
+                    "(`cluster.max_wait_s`). See `run.log` and `ray_logs/` in the run's directory"
                 )
-            self._changed.clear()
-            await self._changed.wait()
+            ended, _ = await asyncio.wait(returning, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                if not task.cancelled():
+                    task.result()  # raises if it failed by a bug of ours
 
     async def next_answering(self) -> WorkerHandle:
         """Return the next worker that answers a ping; when a node is lost, all of its workers die at once.
@@ -128,9 +120,7 @@ class LoopWorkers:
         """Clean up after `worker`, and give it no work until it answers again."""
         if worker not in self._dead:
             logger.warning("%s: died, waiting for Ray to restart it", worker)
-            self._last_died_at = clock.now()
             self._dead[worker] = asyncio.create_task(self._await_return(worker))
-            self._dead[worker].add_done_callback(self._end_wait)
 
     async def aclose(self) -> None:
         """Stop waiting for dead workers and pinging living ones."""
@@ -138,12 +128,6 @@ class LoopWorkers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _end_wait(self, task: asyncio.Task[None]) -> None:
-        """Wake the waiting calls, however the task ended; after a bug of ours they would otherwise wait for ever."""
-        if not task.cancelled() and (error := task.exception()):
-            logger.error("agent loop: the watch over the workers failed", exc_info=error)
-        self._changed.set()
 
     async def _end_silent(self) -> None:
         while True:
@@ -171,7 +155,7 @@ class LoopWorkers:
                     await worker.start()
             except (TimeoutError, AgentRLError) as error:
                 away_s = clock.now() - died_at
-                if self._is_too_long(error, died_at):
+                if away_s >= self._max_wait_s:
                     logger.error("%s: not back after %.0f s, given up: %r", worker, away_s, error)
                     break
                 if pause_s == _PAUSES_S[-1]:
@@ -180,10 +164,3 @@ class LoopWorkers:
                 del self._dead[worker]
                 logger.info("%s: back", worker)
                 break
-
-    def _is_too_long(self, error: Exception, died_at: float) -> bool:
-        """Return whether to give up a worker whose restart failed with `error`."""
-        now = clock.now()
-        if isinstance(error, WorkerDiedError) or self.living:
-            return now - died_at >= self._max_wait_s
-        return now - max(died_at, self._last_died_at) >= _BUILD_WITHIN_S

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentrl import clock
 from agentrl.agent_loop.scheduling.group_wait import first_scored
-from agentrl.agent_loop.scheduling.rollout_stream import RolledOut, rollout_stream
+from agentrl.agent_loop.scheduling.rollout_stream import RolledOut, RolloutStream
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
@@ -122,9 +122,7 @@ def roll_out(*overrides: str) -> tuple[list[Group], float, dict[str, float], int
 
     async def main() -> tuple[list[RolledOut], float, dict[str, float], int]:
         run, progress = await start(loaded), RunProgress(Console(quiet=True), num_steps=1)
-        async with rollout_stream(
-            run.rollouts, run.prompts, loaded.config.rollout, num_steps=1, progress=progress
-        ) as s:
+        async with RolloutStream(run.rollouts, run.prompts, loaded.config.rollout, num_steps=1, progress=progress) as s:
             taken, took_s = await s.take(8, step=1), clock.now()
             metrics = await run.rollouts.metrics()
         left = sum([(await engine.stats()).num_running for engine in run.engines])
