@@ -16,6 +16,7 @@ from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward, prompt_check
 from agentrl.rewards.score import read_score
+from agentrl.tools import tool_thread
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor, _checked_reward
@@ -138,11 +139,11 @@ async def close_executors() -> AsyncIterator[None]:
         await STARTED.pop().aclose()
 
 
-async def tools_with(class_name: str, config: dict[str, Any], *, start_timeout_s: float = 30) -> ToolExecutor:
+async def tools_with(class_name: str, config: dict[str, Any]) -> ToolExecutor:
     schema = {"type": "function", "function": {"name": "tool", "parameters": {"type": "object"}}}
     is_verl = class_name.endswith("VerlTool")
     tool = ToolConfig(class_name=class_name, config=config, tool_schema=schema if is_verl else None)
-    STARTED.append(ToolExecutor(build_tools([tool]), timeout_s=2, start_timeout_s=start_timeout_s))
+    STARTED.append(ToolExecutor(build_tools([tool]), timeout_s=2))
     await STARTED[-1].start()
     return STARTED[-1]
 
@@ -219,9 +220,9 @@ async def test_a_reward_that_leaves_at_the_start_is_refused_with_its_line(ending
                 await started_reward("RaisingReward", ending=ending, place=place)
 
 
-async def started_reward(class_name: str, *, start_timeout_s: float = 30, **config: Any) -> Any:
+async def started_reward(class_name: str, **config: Any) -> Any:
     section = RewardSection(class_name=f"{__name__}.{class_name}", config=config)
-    reward = isolated_reward(build_reward(section), start_timeout_s=start_timeout_s)
+    reward = isolated_reward(build_reward(section))
     await reward.start()
     return reward
 
@@ -296,12 +297,13 @@ def test_a_check_of_prompts_that_raises_names_its_line(ending: type[BaseExceptio
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["start that blocks", "start that waits"])
-async def test_a_start_that_hangs_is_refused_after_its_time(place: str):
+async def test_a_start_that_hangs_is_refused_after_its_time(place: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tool_thread, "START_TIMEOUT_S", 0.2)
     config = {"ending": OddError, "place": place}
     with pytest.raises(ToolError, match=r"tool `tool`: `start` did not return in 0\.2 s; load what takes longer"):
-        await tools_with(f"{__name__}.RaisingTool", config, start_timeout_s=0.2)
+        await tools_with(f"{__name__}.RaisingTool", config)
     with pytest.raises(ConfigError, match=r"RaisingReward`: `start` did not return in 0\.2 s"):
-        await started_reward("RaisingReward", start_timeout_s=0.2, **config)
+        await started_reward("RaisingReward", **config)
 
 
 async def test_a_start_that_cancels_itself_is_refused():

@@ -7,36 +7,36 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.config.schema.reward import RewardSection
-from agentrl.errors import AgentRLError, ConfigError, RolloutError, UnexplainedError
+from agentrl.errors import ConfigError, RolloutError
 from agentrl.rewards.base import Reward
 from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.score import Score, read_score
 from agentrl.rewards.tool_rewards import given_by_tools
 from agentrl.rewards.weighted_parts import WeightedParts
-from agentrl.tools.tool_thread import ToolThread
+from agentrl.tools.tool_thread import ToolThread, finish_start, finished, result_of
 from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
-from agentrl.user_code import START_TIMEOUT_S, described, text_of
+from agentrl.user_code import described
 
 logger = logging.getLogger(__name__)
 
-
 _CLOSE_TIMEOUT_S = 5.0
+_GRACE_S = 1.0
+"""Extra seconds after the deadline for a reward that reports its own time-out, before it is cancelled."""
 
 
-def isolated_reward(reward: Reward, *, start_timeout_s: float = START_TIMEOUT_S) -> Reward:
+def isolated_reward(reward: Reward) -> Reward:
     """Return the reward, in a thread of its own if it is user code; weighted parts are treated one by one."""
     if isinstance(reward, WeightedParts):
-        return reward.mapped(lambda part: isolated_reward(part, start_timeout_s=start_timeout_s))
+        return reward.mapped(isolated_reward)
     is_ours = type(reward).__module__.partition(".")[0] == "agentrl" and not isinstance(reward, FunctionReward)
-    return reward if is_ours else _RewardThread(reward, start_timeout_s)
+    return reward if is_ours else _RewardThread(reward)
 
 
 class _RewardThread:
     """See `Reward`."""
 
-    def __init__(self, reward: Reward, start_timeout_s: float) -> None:
+    def __init__(self, reward: Reward) -> None:
         self._reward = reward
-        self._start_timeout_s = start_timeout_s
         self._name = f"reward `{type(reward).__module__}.{type(reward).__qualname__}`"
         self._thread = ToolThread("the reward")
 
@@ -46,24 +46,11 @@ class _RewardThread:
         Raises:
             ConfigError: it raised an unexpected exception, or did not return in time.
         """
-        limit = asyncio.timeout(self._start_timeout_s)
         try:
-            async with limit:
-                [raised] = await asyncio.gather(self._thread.run(self._reward.start()), return_exceptions=True)
-            if isinstance(raised, asyncio.CancelledError):
-                raise ConfigError(f"{self._name}: cannot be started: `start` cancelled itself")
-            if raised is not None:
-                raise raised
-        except BaseException as error:
+            await finish_start(self._thread.run(self._reward.start()), self._name, error_class=ConfigError)
+        except BaseException:
             self._thread.close()
-            if not isinstance(error, Exception) or isinstance(error, AgentRLError):
-                raise
-            if limit.expired():
-                raise ConfigError(
-                    f"{self._name}: `start` did not return in {self._start_timeout_s:g} s; load what takes longer at the "
-                    "first score"
-                ) from error
-            raise ConfigError(f"{self._name}: cannot be started: {described(error)}") from error
+            raise
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float | Mapping[str, Any]:
         """See `Reward.score`."""
@@ -79,10 +66,6 @@ class _RewardThread:
         self._thread.close()
 
 
-_GRACE_S = 1.0
-"""Extra seconds after the deadline for a reward that reports its own time-out, before it is cancelled."""
-
-
 async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: tuple[Turn, ...]) -> Score:
     """Return the reward of a trajectory, and its breakdown.
 
@@ -92,22 +75,11 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
         ConfigError: the reward is negative, while unfinished trajectories get 0.
     """
     where = f"reward `{section.label}` of prompt `{prompt.prompt_id}`"
-    task = asyncio.create_task(_ask(reward, prompt, turns, Deadline.after(section.timeout_s)))
-    try:
-        # Not `timeout`: it would wait until the reward has handled the cancellation, which a broken one may never do.
-        await asyncio.wait({task}, timeout=section.timeout_s + _GRACE_S)
-    finally:
-        task.cancel()
-    if not task.done() or task.cancelled():
+    call = asyncio.create_task(reward.score(prompt, turns, deadline=Deadline.after(section.timeout_s)))
+    task = await finished(call, section.timeout_s + _GRACE_S)
+    if task is None:
         raise RolloutError(f"{where}: no answer in {section.timeout_s:g} s")
-    try:
-        score = read_score(task.result(), where=where)
-    except AgentRLError:
-        raise
-    except OSError as error:
-        raise RolloutError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
-    except Exception as error:
-        raise UnexplainedError.of(where, error) from error
+    score = read_score(result_of(task, where), where=where)
     if score.value < 0 and section.score_unfinished == "zero":
         raise ConfigError(
             f"{where}: {score.value:g} is below the 0 of unfinished trajectories. Set `reward.score_unfinished: score` to "
@@ -136,7 +108,3 @@ def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> t
     if missing and later:
         later[0] = replace(later[0], final_tool_reward=sum(missing.values()))
     return tuple(reversed(later))
-
-
-async def _ask(reward: Reward, prompt: Prompt, turns: tuple[Turn, ...], deadline: Deadline) -> Any:
-    return await reward.score(prompt, turns, deadline=deadline)

@@ -20,15 +20,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from agentrl import clock
-from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
+from agentrl.errors import RolloutError, ToolError
 from agentrl.rewards.score import finite_number
 from agentrl.tools.base import Episode, GivesFinalReward, Tool, ToolSchema
 from agentrl.tools.function_tool import FunctionTool
 from agentrl.tools.schema_check import argument_problem, validator_of
-from agentrl.tools.tool_thread import ToolThread
+from agentrl.tools.tool_thread import ToolThread, finish_start, finished, result_of
 from agentrl.tools.verl_adapter import VerlToolAdapter
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from agentrl.user_code import START_TIMEOUT_S, described, gathered, text_of
+from agentrl.user_code import described, gathered
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,17 +44,14 @@ _MAX_REASON_CHARACTERS = 300
 class ToolExecutor:
     """Runs calls against tools; one instance per worker serves many episodes at once."""
 
-    def __init__(
-        self, tools: Mapping[str, Tool], *, timeout_s: float, start_timeout_s: float = START_TIMEOUT_S
-    ) -> None:
-        """Take the tools, keyed by name, and the limits: of one call with its queueing, and of one start.
+    def __init__(self, tools: Mapping[str, Tool], *, timeout_s: float) -> None:
+        """Take the tools, keyed by name, and the time limit of one call with its queueing.
 
         Raises:
             ToolError: a tool's schema is not valid (`validator_of`).
         """
         self._tools = dict(tools)
         self._timeout_s = timeout_s
-        self._start_timeout_s = start_timeout_s
         self._validators = {name: validator_of(tool.schema) for name, tool in self._tools.items()}
         self._threads = {
             name: ToolThread(f"tool `{name}`") for name, tool in self._tools.items() if _runs_user_code(tool)
@@ -79,11 +76,11 @@ class ToolExecutor:
         """Start every tool on its event loop; those already started are closed if one cannot start.
 
         Raises:
-            ToolError: a tool raised an unexpected exception; a `RolloutError` or `ConfigError` passes through.
+            ToolError: a tool raised an unexpected exception or did not start in time; an `AgentRLError` passes through.
         """
         try:
             for name, tool in self._tools.items():
-                await self._start(name, tool)
+                await finish_start(self._begin(name, tool.start()), f"tool `{name}`", error_class=ToolError)
         except BaseException:
             await self.aclose()
             raise
@@ -112,7 +109,7 @@ class ToolExecutor:
             task = await self._run(name, giver.final_reward(episode), self._timeout_s)
             if task is None:
                 raise RolloutError(f"tool `{name}`: no final reward in {self._timeout_s:g} s")
-            return _checked_reward(_value_of(task, name), name)
+            return _checked_reward(result_of(task, f"tool `{name}`"), name)
 
         givers = {name: tool for name, tool in self._tools.items() if isinstance(tool, GivesFinalReward)}
         rewards = await gathered(ask(name, giver) for name, giver in givers.items())
@@ -131,34 +128,12 @@ class ToolExecutor:
             thread.close()
 
     async def _run(self, name: str, coroutine: Coroutine[Any, Any, T], limit_s: float) -> asyncio.Future[T] | None:
-        """Run a tool's method on the tool's event loop; return its task, or None if it was cancelled after `limit_s`."""
-        thread = self._threads.get(name)
-        task = asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
-        try:
-            # Not `timeout`: it would wait until the method has handled the cancellation, which a broken one may never do.
-            done, _ = await asyncio.wait({task}, timeout=limit_s)
-        finally:
-            if not task.done():
-                task.add_done_callback(_log_late_failure)
-                task.cancel()
-        return task if done else None
+        return await finished(self._begin(name, coroutine), limit_s)
 
-    async def _start(self, name: str, tool: Tool) -> None:
-        task = await self._run(name, tool.start(), self._start_timeout_s)
-        if task is None:
-            raise ToolError(
-                f"tool `{name}`: `start` did not return in {self._start_timeout_s:g} s; load what takes longer at the "
-                "first call"
-            )
-        if task.cancelled():
-            raise ToolError(f"tool `{name}`: cannot be started: `start` cancelled itself")
-        try:
-            task.result()
-        except (ConfigError, RolloutError, ToolError):
-            raise
-        except Exception as error:
-            # `start` may be user code, and may raise anything.
-            raise ToolError(f"tool `{name}`: cannot be started: {described(error)}") from error
+    def _begin(self, name: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run a tool's method on the tool's event loop."""
+        thread = self._threads.get(name)
+        return asyncio.create_task(coroutine) if thread is None else thread.run(coroutine)
 
     async def _finish(self, name: str, what: str, coroutine: Coroutine[Any, Any, None]) -> None:
         task = await self._run(name, coroutine, self._timeout_s)
@@ -189,7 +164,7 @@ class ToolExecutor:
         task = await self._run(call.name, tool.call(episode, call.arguments, deadline=allowed), allowed_s + _GRACE_S)
         if task is None:
             return _failure(ToolStatus.TIMEOUT, f"no answer in {allowed_s:.3g} s")
-        result = _value_of(task, call.name)
+        result = result_of(task, f"tool `{call.name}`")
         if not isinstance(result, ToolResult):
             raise ToolError(
                 f"tool `{call.name}`: `call` returned a `{type(result).__name__}`; it must return an "
@@ -206,25 +181,6 @@ class ToolExecutor:
 def _runs_user_code(tool: Tool) -> bool:
     is_ours = type(tool).__module__.partition(".")[0] == "agentrl"
     return not is_ours or isinstance(tool, FunctionTool | VerlToolAdapter)
-
-
-def _log_late_failure(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.debug("tool: failed after its time limit", exc_info=error)
-
-
-def _value_of(task: asyncio.Future[T], name: str) -> T:
-    try:
-        return task.result()
-    except (RolloutError, DataError, ToolError):
-        raise
-    except asyncio.CancelledError:
-        raise RolloutError(f"tool `{name}`: the call cancelled itself") from None
-    except OSError as error:
-        raise RolloutError(f"tool `{name}`: {type(error).__name__}: {text_of(error)}") from error
-    except Exception as error:
-        logger.debug("tool `%s`: a call failed", name, exc_info=error)
-        raise UnexplainedError.of(f"tool `{name}`", error) from error
 
 
 def _checked_reward(given: Any, name: str) -> float | None:

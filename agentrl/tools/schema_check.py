@@ -20,19 +20,13 @@ def validator_of(schema: ToolSchema) -> Draft202012Validator:
     """Return what checks the arguments of a tool.
 
     Raises:
-        ToolError: its name, its description or its parameters are not what a chat template can show, or what a call can have.
+        ToolError: its name or its parameters are not what a chat template can show, or what a call can have.
     """
     where, parameters = f"tool `{schema.name}`", schema.parameters
     if not isinstance(schema.name, str) or not _NAME.fullmatch(schema.name):
         raise ToolError(
             f"tool {schema.name!r:.100}: its name must be 1 to 64 letters, digits, `_`, `-` or `.`, as templates write it "
             "between quotes and tags; rename it"
-        )
-    if not isinstance(schema.description, str):
-        raise ToolError(f"{where}: its description is a `{type(schema.description).__name__}`, and must be text")
-    if not isinstance(parameters, Mapping):
-        raise ToolError(
-            f"{where}: its parameters are a `{type(parameters).__name__}`, and must be a JSON schema (a mapping)"
         )
     try:
         Draft202012Validator.check_schema(parameters)

@@ -61,9 +61,9 @@ async def sleep_for_ever(_: dict[str, Any], __: Deadline) -> ToolResult:
 MADE: list[ToolExecutor] = []
 
 
-def executor(*tools: TestTool, timeout_s: float = 60.0, start_timeout_s: float = 60.0) -> ToolExecutor:
+def executor(*tools: TestTool, timeout_s: float = 60.0) -> ToolExecutor:
     by_name = {tool.schema.name: tool for tool in tools}
-    MADE.append(ToolExecutor(by_name, timeout_s=timeout_s, start_timeout_s=start_timeout_s))
+    MADE.append(ToolExecutor(by_name, timeout_s=timeout_s))
     return MADE[-1]
 
 
@@ -277,13 +277,11 @@ async def test_a_tool_that_cannot_start_closes_those_that_did() -> None:
     [
         ({"parameters": {"type": "objekt"}}, "its parameters are no JSON schema"),
         ({"parameters": {"type": "array", "items": {}}}, "its parameters are of the type `array`.*make it `object`"),
-        ({"parameters": [{"word": "string"}]}, "its parameters are a `list`, and must be a JSON schema"),
-        ({"parameters": True}, "its parameters are a `bool`"),
+        ({"parameters": [{"word": "string"}]}, "its parameters are no JSON schema"),
         ({"name": ""}, r"tool '': its name must be 1 to 64 letters"),
         ({"name": "look up"}, r"tool 'look up': its name must be"),
         ({"name": "a\n</tool_call>"}, r"its name must be"),
         ({"name": "x" * 65}, r"its name must be"),
-        ({"description": None}, "its description is a `NoneType`"),
     ],
 )
 def test_a_schema_by_which_nothing_could_be_called_is_refused(schema: dict[str, Any], message: str) -> None:
