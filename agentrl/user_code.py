@@ -4,26 +4,22 @@ Whatever user code raises leaves this file as an `Exception`, and is described i
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a stray cancellation would otherwise end an event loop, or pass a
 caller that catches only `Exception`.
 
-It does NOT stop what ends the process itself (a crash of native code); `reported_exits` has `os._exit` say where it was called.
+It does NOT stop what ends the process itself (`os._exit`, a crash of native code).
 """
 
 import asyncio
-import contextlib
 import inspect
-import os
-import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 START_TIMEOUT_S = 600.0
 """Time limit for `start` of one tool or reward, which may load a model."""
 _LIBRARIES = (*(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")), "<frozen ")
-_EXIT = os._exit
 _AGENTRL = f"{Path(__file__).parent}/"
 
 
@@ -91,27 +87,6 @@ async def gathered(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextlib.contextmanager
-def reported_exits() -> Iterator[None]:
-    """Have `os._exit` print an error with the line that calls it, and end this process with a status that is not 0."""
-    before, owner = os._exit, os.getpid()
-
-    def exit_with_error(status: int) -> NoReturn:
-        if os.getpid() == owner:  # forked processes end in this way
-            sys.stdout.flush()
-            place = _place(traceback.extract_stack()[:-1])
-            line = f"error: `os._exit({status})` was called{place}. Raise an exception instead\n"
-            os.write(2, line.encode())
-            status = status or 1
-        _EXIT(status)
-
-    os._exit = exit_with_error
-    try:
-        yield
-    finally:
-        os._exit = before
 
 
 def cause_of(error: BaseException) -> str:

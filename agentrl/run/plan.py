@@ -57,7 +57,6 @@ from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
 from agentrl.tools.schema_check import validator_of
 from agentrl.types import Prompt
-from agentrl.user_code import reported_exits
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +232,6 @@ def training_warnings(config: RunConfig) -> list[str]:
     return config_warnings(config)
 
 
-@reported_exits()
 def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
     """Return tools and reward as plain data, after a look whether their classes can be imported.
 

@@ -20,7 +20,6 @@ from agentrl.run.stage_plans import plan_stage, stages_left
 from agentrl.run.training_step import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import end_process, make_parser, run_command
-from agentrl.user_code import reported_exits
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -94,8 +93,7 @@ def main() -> int:
         if level is None:
             await train(loaded)
         else:
-            with reported_exits():
-                await check(loaded, level)
+            await check(loaded, level)
 
     return run_command(command)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from agentrl.agent_loop.scoring import isolated_reward
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RewardSection
-from agentrl.errors import ConfigError, RolloutError, ToolError, UnexplainedError
+from agentrl.errors import ConfigError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward
 from agentrl.run.preflight.plugins import score_answers
 from agentrl.run.preflight.process_table import process_table
@@ -24,10 +24,6 @@ from agentrl.types import Prompt, Turn
 
 def plain_score(prompt: Prompt, turns: tuple[Turn, ...]) -> float:
     return float(turns[-1].text == prompt.answer)
-
-
-def score_with_accuracy(prompt: Prompt, turns: tuple[Turn, ...]) -> dict[str, float]:
-    return {"score": plain_score(prompt, turns), "accuracy": plain_score(prompt, turns)}
 
 
 CODE = '''
@@ -50,20 +46,6 @@ class Reward:
 def look_up(word: str, limit: int = 3) -> str:
     """Look a word up."""
     return f"{word} {limit}"
-
-
-def match_for_ever() -> str:
-    """Match."""
-    import re
-
-    return str(re.match(r"(a+)+$", "a" * 40 + "b"))
-
-
-def leave() -> str:
-    """Leave."""
-    import os
-
-    os._exit(0)
 
 
 def sleep_for_ever() -> str:
@@ -160,26 +142,20 @@ async def test_a_function_that_returns_none_is_refused_unless_its_hint_allows_it
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tool", "status", "words"),
-    [
-        ("match_for_ever", 1, "Timeout (0:00:05"),
-        ("leave", 1, "error: `os._exit(0)` was called at checked_plugins.py:"),
-        ("sleep_for_ever", 0, "warning: tool `sleep_for_ever`: called with {}: `timeout`"),
-    ],
-)
-def test_the_check_ends_whatever_a_tool_does(tmp_path: Path, tool: str, status: int, words: str):
-    path = loaded(tmp_path, tool=f"function: checked_plugins.{tool}").path
+def test_the_check_ends_though_a_tool_never_does(tmp_path: Path):
+    path = loaded(tmp_path, tool="function: checked_plugins.sleep_for_ever").path
     command = [sys.executable, "-m", "agentrl.runners.rstar2", str(path), "rollout.tool_timeout_s=0.2", "--check"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == status
-    assert words in " ".join((ended.stdout + ended.stderr).replace("`{}`", "{}").split())
+    assert ended.returncode == 0
+    printed = " ".join((ended.stdout + ended.stderr).replace("`{}`", "{}").split())
+    assert "warning: tool `sleep_for_ever`: called with {}: `timeout`" in printed
 
 
-async def test_a_tool_whose_server_is_away_is_refused(tmp_path: Path):
+async def test_a_tool_whose_server_is_away_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = loaded(tmp_path, tool="class_name: checked_plugins.Broken, config: {error: ConnectionRefusedError}")
-    with pytest.raises(RolloutError, match="tool `calc`: ConnectionRefusedError"):
-        await check(config, CheckLevel.FULL)
+    await check(config, CheckLevel.FULL)
+    said = capsys.readouterr().out
+    assert "warning: tool `calc`: called with `{'a': 7}`: tool `calc`: ConnectionRefusedError" in said
 
 
 async def test_a_reward_that_no_answer_satisfies_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -187,7 +163,7 @@ async def test_a_reward_that_no_answer_satisfies_is_warned_of(tmp_path: Path, ca
     assert "warning: reward `checked_plugins.Reward` on prompt" in capsys.readouterr().out
 
 
-async def score_of(answer: object, request: str, *, function: str = "", metric: str | None = None) -> str:
+async def score_of(answer: object, request: str, *, function: str = "") -> str:
     """Return what the trial of a reward prints; the math reward where no `function` is named."""
     prompt = Prompt(prompt_id="p", messages=[{"role": "user", "content": request}], answer=cast(Any, answer))
     section = RewardSection(function=f"{__name__}.{function}") if function else RewardSection()
@@ -196,7 +172,7 @@ async def score_of(answer: object, request: str, *, function: str = "", metric: 
     reward = isolated_reward(build_reward(section))
     await reward.start()
     async with contextlib.aclosing(reward):
-        await score_answers(reward, section, prompt, report, metric=metric)
+        await score_answers(reward, section, prompt, report)
     report.print_unchecked()
     return cast(io.StringIO, console.file).getvalue()
 
@@ -221,13 +197,6 @@ async def test_a_right_answer_that_cannot_be_written_is_not_checked(answer: obje
     why = "the prompt has no reference answer that is text or a number"
     assert f"not checked: what the reward gives for a right answer: {why}" in said
     assert "warning" not in said
-
-
-async def test_a_reward_without_the_metric_of_the_selection_is_refused():
-    with pytest.raises(ConfigError, match=r"its metrics \(none\) lack `accuracy`, the `algorithm\.selection\.metric`"):
-        await score_of("42", "6 * 7?", function="plain_score", metric="accuracy")
-    assert "scores 1" in await score_of("42", "6 * 7?", function="score_with_accuracy", metric="accuracy")
-    assert "scores 1" in await score_of("42", "6 * 7?", function="plain_score", metric="tool_reward")
 
 
 async def test_a_reward_that_raises_is_refused(tmp_path: Path):

@@ -7,13 +7,12 @@ role is not called: these come with Ray.
 """
 
 import contextlib
-import faulthandler
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
 from agentrl.config.schema.run import RewardSection
-from agentrl.errors import ConfigError, DataError, RolloutError, ToolError, UnexplainedError
+from agentrl.errors import DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.judge.connection import ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
 from agentrl.rewards.base import Reward
@@ -28,13 +27,10 @@ from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.python_tool import PYTHON_TOOL
 from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.tools.worker_tool import WORKER_TOOL
-from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, ToolCall, ToolStatus, Turn
-from agentrl.user_code import START_TIMEOUT_S
+from agentrl.types import Deadline, Prompt, ToolCall, ToolStatus, Turn
 
 EPISODE_ID = "check"
 _MAX_SHOWN = 120
-_BLOCKED_MARGIN_S = 5.0
-"""Time in which the deadline of a call ends it first."""
 _ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answer>", "<answer>{}</answer>")
 """Ways in which a right answer may be written; the first that scores is named."""
 
@@ -44,7 +40,7 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
 
     Raises:
         ConfigError, ToolError: one cannot be built or started, breaks its protocol, or a tool returns no result.
-        RolloutError: what one needs is away.
+        RolloutError: the judge or what the reward needs is away.
         UnexplainedError: the reward raised an exception of its own.
     """
     config = subject.config
@@ -55,11 +51,9 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
         context = ToolContext(judge=address)
         await _try_tools(subject, context, prompt, report)
         reward = isolated_reward(build_reward(subject.reward, context))
-        with _ended_if_blocked(START_TIMEOUT_S * len(subject.reward.scorers)):
-            await reward.start()
+        await reward.start()
         async with contextlib.aclosing(reward):
-            metric = config.algorithm.selection.metric
-            await score_answers(reward, subject.reward, prompt, report, metric=metric)
+            await score_answers(reward, subject.reward, prompt, report)
 
 
 async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt, report: CheckReport) -> None:
@@ -68,8 +62,7 @@ async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt
     if len(tools) < len(subject.tools):
         report.not_checked("tools that ask a worker of an extra role, which comes with Ray: not called")
     executor = ToolExecutor(build_tools(tools, context), timeout_s=rollout.tool_timeout_s)
-    with _ended_if_blocked(START_TIMEOUT_S * max(1, len(tools))):
-        await executor.start()
+    await executor.start()
     async with contextlib.aclosing(executor):
         _check_prompt_lengths(executor.schemas, subject, report)
         if not tools:
@@ -99,14 +92,8 @@ def _check_prompt_lengths(schemas: Sequence[ToolSchema], subject: CheckSubject, 
 async def _call_tool(executor: ToolExecutor, call: ToolCall, episode: Episode, report: CheckReport) -> None:
     where = f"tool `{call.name}`: called with {_shown(call.arguments)}"
     try:
-        with _ended_if_blocked(executor.timeout_s):
-            [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
-    except (DataError, RolloutError) as error:
-        # A server that is away is so for all arguments; anything else may be due to these.
-        cause = error.__cause__
-        is_refusal = isinstance(cause, OSError) and not isinstance(cause, ConnectionError | TimeoutError)
-        if isinstance(error, RolloutError) and not is_refusal:
-            raise
+        [result] = await executor.execute([call], episode, deadline=Deadline.after(executor.timeout_s))
+    except (DataError, RolloutError) as error:  # it may be due to these arguments
         report.warn(f"{where}: {error}; in a run that loses the trajectory")
         return
     if result.status is ToolStatus.NO_RESULT:
@@ -123,27 +110,12 @@ async def _call_tool(executor: ToolExecutor, call: ToolCall, episode: Episode, r
         report.note(answered)
 
 
-async def score_answers(
-    reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport, *, metric: str | None
-) -> None:
-    """Score an empty answer to one prompt, then its reference answer in every form until one scores more.
-
-    Raises:
-        ConfigError: a breakdown lacks `metric`, which is `algorithm.selection.metric`.
-    """
+async def score_answers(reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport) -> None:
+    """Score an empty answer to one prompt, then its reference answer in every form until one scores more."""
     where = f"reward `{section.label}` on prompt `{prompt.prompt_id}`"
 
     async def scored(text: str) -> float:
-        answered = f"{where}, answer {_shown(text)}"
-        with _ended_if_blocked(section.timeout_s):
-            result = await score(reward, section, prompt, (Turn(text=text),))
-        if metric not in (None, TOOL_REWARD_METRIC, *result.metrics):
-            names = ", ".join(f"`{name}`" for name in result.metrics) or "none"
-            raise ConfigError(
-                f"{answered}: its metrics ({names}) lack `{metric}`, the `algorithm.selection.metric`. Return a mapping with "
-                f"`score` and `{metric}` for every answer, or name another metric"
-            )
-        return result.value
+        return (await score(reward, section, prompt, (Turn(text=text),))).value
 
     try:
         empty = await scored("")
@@ -179,16 +151,3 @@ def _right_answers(prompt: Prompt) -> list[str]:
 def _shown(value: object) -> str:
     line = value.strip().replace("\n", "\\n") if isinstance(value, str) else repr(value)
     return f"`{line[:_MAX_SHOWN]}{' ...' if len(line) > _MAX_SHOWN else ''}`"
-
-
-@contextlib.contextmanager
-def _ended_if_blocked(limit_s: float) -> Iterator[None]:
-    """End this process with a traceback if user code still blocks Python some time after its own deadline.
-
-    Deadlines of an event loop do not run while a C function, such as a regular expression, holds the interpreter lock.
-    """
-    faulthandler.dump_traceback_later(limit_s + _BLOCKED_MARGIN_S, exit=True, file=2)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
