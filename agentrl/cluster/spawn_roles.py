@@ -3,14 +3,13 @@
 import functools
 from dataclasses import dataclass, field
 
-from agentrl.cluster.placement.nodes import Nodes
+from agentrl.cluster.placement.nodes import Nodes, living_nodes
 from agentrl.cluster.placement.resource_pool import (
     RESERVE_TIMEOUT_S,
     Bundle,
     ReservedPool,
     bundles_of,
     missing_resources,
-    node_resources,
     reserve,
 )
 from agentrl.cluster.ray.handles import WorkerHandle
@@ -59,7 +58,8 @@ class Places:
             InsufficientResourcesError: others held the places for too long, or a node that the run had did not come back.
         """
         needs = processes_of(config, num_gpus=num_gpus, with_models=with_models)
-        if not is_restart and (problem := missing_resources(config.cluster, needs, total=node_resources())):
+        total = [node.has for node in living_nodes().values()]
+        if not is_restart and (problem := missing_resources(config.cluster, needs, total=total)):
             raise ConfigError(problem)
         timeout_s = config.cluster.max_wait_s if is_restart else RESERVE_TIMEOUT_S
         places = cls(config=config, nodes=nodes, num_gpus=num_gpus)
@@ -80,7 +80,7 @@ class Places:
     def of(self, placement: Placement) -> list[ResourcePool]:
         """Return the place of each process of a role."""
         if placement.pool is not None:
-            return self.pools[placement.pool].places(f"cluster.roles.{placement.role}")
+            return self.pools[placement.pool].places[f"cluster.roles.{placement.role}"]
         num_gpus = self.num_gpus * (gpus_per_engine(self.config) if placement.role == "rollout" else 1)
         return [ResourcePool(num_processes=1, num_gpus=num_gpus)] * placement.num_processes
 
@@ -135,7 +135,7 @@ def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) ->
         calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines + SPARE_CALLS
         workers[role] = [
             spawn_extra_worker(cls, place, section.config, role, max_concurrency=calls, rank=rank)
-            for rank, place in enumerate(places.pools[section.pool].places(f"cluster.extra_roles.{role}"))
+            for rank, place in enumerate(places.pools[section.pool].places[f"cluster.extra_roles.{role}"])
         ]
     return ExtraRoles(workers, history)
 

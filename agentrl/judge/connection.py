@@ -64,28 +64,15 @@ class JudgeConnection(PlainConfig):
         """False if the keys leave the judge to the run."""
         return bool(self.hosts) or (self.host_addr is not None and self.host_port is not None)
 
-    def own_urls(self, judge: JudgeSection, *, key: str) -> tuple[str, ...]:
-        """Return the judges that these keys name; empty if they leave them to the run.
-
-        Args:
-            judge: the run's judges; their host completes a port without a host, and the other way round.
-            key: config key of these keys, for the message.
-
-        Raises:
-            ConfigError: an address is malformed, incomplete, or contradicts `judge`.
-        """
-        if self.host_addr is None and self.host_port is None and not self.hosts:
-            return ()
-        host_addr = judge.host_addr if self.host_addr is None and self.host_port is not None else self.host_addr
-        host_port = judge.host_port if self.host_port is None and self.host_addr is not None else self.host_port
-        urls = judge_urls(host_addr=host_addr, host_port=host_port, hosts=self.hosts, key=f"{key}.")
+    def check_urls(self, judge: JudgeSection, *, key: str) -> None:
+        """Refuse addresses (under the config key `key`) that are malformed, incomplete, or contradict those of `judge`."""
+        urls = judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{key}.")
         of_run = run_urls(judge)
-        if of_run and set(urls) != set(of_run):
+        if urls and of_run and set(urls) != set(of_run):
             raise ConfigError(
                 f"`{key}` names the judges {', '.join(urls)}, but `judge` names {', '.join(of_run)}; leave one of them out, "
                 "or make them equal"
             )
-        return urls
 
     def client(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeClient:
         """Return a client of the judges that these keys name, else of the run's; it is not started yet.

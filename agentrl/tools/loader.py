@@ -59,7 +59,7 @@ def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
         key, configs = "tools", _short_form(config.tools.code_judge if config.tools else None)
     for index, tool in enumerate(configs):
         if tool.class_name == PYTHON_TOOL:
-            PythonToolConfig(**tool.config).own_urls(config.judge, key=f"{key}[{index}].config")
+            PythonToolConfig(**tool.config).check_urls(config.judge, key=f"{key}[{index}].config")
     return configs
 
 

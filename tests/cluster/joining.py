@@ -10,8 +10,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from agentrl.cluster.placement.nodes import Nodes
-from agentrl.cluster.placement.resource_pool import missing_resources, node_resources, reserve
+from agentrl.cluster.placement.nodes import Nodes, living_nodes
+from agentrl.cluster.placement.resource_pool import missing_resources, reserve
 from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
 from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
@@ -27,11 +27,11 @@ MODEL = ModelSection(path="")
 async def look(leave: Callable[[], None], come_back: Callable[[], None]) -> dict[str, Any]:
     """Reserve a pool over both nodes, and ask for one that would need a third; then start again without one of them."""
     pool = await reserve("both", PoolSection(processes_per_node=[1, 1]), roles=["echo"])
-    workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places("echo")]
+    workers = [spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in pool.places["echo"]]
     nodes = [await worker.node() for worker in workers]
     pool.release()
     three = ClusterSection(pools={"three": PoolSection(processes_per_node=[1, 1, 1])})
-    refusal = missing_resources(three, {}, total=node_resources())
+    refusal = missing_resources(three, {}, total=[node.has for node in living_nodes().values()])
     return {"nodes": nodes, "refusal": refusal, "after_a_loss": await start_again(leave, come_back)}
 
 

@@ -33,7 +33,7 @@ async def gpus_of_ranks(num_ranks: int, num_roles: int) -> list[list[list[str]]]
     roles = [f"role {number}" for number in range(num_roles)]
     section = PoolSection(processes_per_node=[num_ranks], num_cpus=0.1, num_gpus=1)
     pool = await reserve("shared", section, roles=roles)
-    ranks = [[spawn(Rank, place, {}, role, max_concurrency=1)[0] for place in pool.places(role)] for role in roles]
+    ranks = [[spawn(Rank, place, {}, role, max_concurrency=1)[0] for place in pool.places[role]] for role in roles]
     gpus_by_role = [await asyncio.gather(*(rank.gpus() for rank in ranks_of_role)) for ranks_of_role in ranks]
     pool.release()
     return gpus_by_role

@@ -124,10 +124,6 @@ _RAISED = {
 }
 
 
-class NeedsNoRole:
-    def __init__(self, config: dict[str, Any]) -> None: ...
-
-
 class Painter:
     """Serves a tool, and keeps what it has drawn."""
 
@@ -178,10 +174,6 @@ class ExitsWhileBuilt:
         sys.exit("no license for painting")
 
     async def work(self) -> None: ...
-
-
-class BuiltByAwaiting:
-    async def __init__(self, config: dict[str, Any], role: str) -> None: ...
 
 
 class Blocking:

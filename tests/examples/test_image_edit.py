@@ -162,7 +162,6 @@ def test_the_example_passes_the_look_before_the_start(monkeypatch: pytest.Monkey
     [
         ("image_worker.NoSuchWorker", "has no `NoSuchWorker`"),
         ("image_worker.paint_gallery", "is not a class"),
-        ("decimal.Decimal", "its constructor must take `config`, then `role`"),
         ("agentrl.cluster.workers.model_worker.ModelWorker", "has no `async def edit`"),
     ],
 )

@@ -81,14 +81,14 @@ async def test_the_runs_token_goes_to_the_runs_judges_only() -> None:
 
 def test_hosts_that_contradict_the_runs_are_a_config_error() -> None:
     own = JudgeConnection(hosts=["a:1", "b:2"])
-    assert own.own_urls(JudgeSection(hosts=["http://b:2", "a:1"]), key="tool") == ("http://a:1", "http://b:2")
-    assert own.own_urls(JudgeSection(), key="tool") == ("http://a:1", "http://b:2")
+    own.check_urls(JudgeSection(hosts=["http://b:2", "a:1"]), key="tool")
+    own.check_urls(JudgeSection(), key="tool")
     with pytest.raises(
         ConfigError, match=r"`tool` names the judges http://a:1, http://b:2, but `judge` names http://a:1"
     ):
-        own.own_urls(JudgeSection(hosts=["a:1"]), key="tool")
+        own.check_urls(JudgeSection(hosts=["a:1"]), key="tool")
     with pytest.raises(ConfigError, match=r"but `judge` names http://a:1;"):
-        own.own_urls(JudgeSection(host_addr="a", host_port=1), key="tool")
+        own.check_urls(JudgeSection(host_addr="a", host_port=1), key="tool")
 
 
 def test_a_connection_speaks_to_every_host() -> None:

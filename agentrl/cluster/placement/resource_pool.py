@@ -7,9 +7,8 @@ and an error says what is missing and who holds it.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from agentrl.cluster.ray.spawn import ResourcePool
@@ -36,14 +35,8 @@ class ReservedPool:
     """Reserved places of one pool."""
 
     group: PlacementGroup
-    bundle_of: tuple[int, ...]
-    """Bundle number of each process."""
-    each: Mapping[str, ResourcePool]
-    """Resources of one process, keyed by role."""
-
-    def places(self, role: str) -> list[ResourcePool]:
-        """Return the place of each process of a role."""
-        return [replace(self.each[role], num_processes=1, bundle=(self.group, index)) for index in self.bundle_of]
+    places: Mapping[str, list[ResourcePool]]
+    """Place of each process, keyed by role."""
 
     def release(self) -> None:
         """End what still runs there, and free the places."""
@@ -60,8 +53,7 @@ async def reserve(
     Raises:
         InsufficientResourcesError: they are not free within `timeout_s`.
     """
-    per_bundle, bundles = _per_bundle(section), bundles_of(section)
-    spread = bool(section.processes_per_node)
+    bundles, spread = bundles_of(section), bool(section.processes_per_node)
     logger.info("pool %s: reserving %s, for up to %g s", name, _shown(bundles), timeout_s)
     group = placement_group(bundles, strategy="STRICT_SPREAD" if spread else "PACK", name=f"agentrl pool {name}")
     try:
@@ -74,21 +66,25 @@ async def reserve(
             f"{'; '.join(_holders()) or 'workers outside of any pool'}"
         ) from error
     logger.info("pool %s: %d processes, %s", name, pool_size(section), _shown(bundles))
-    bundle_of = tuple(index for index, num_processes in enumerate(per_bundle) for _ in range(num_processes))
-    each = {
-        role: ResourcePool(
-            num_processes=1,
-            num_cpus=section.num_cpus / len(roles),
-            num_gpus=num_gpus,
-            pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
-        )
+    places = {
+        role: [
+            ResourcePool(
+                num_processes=1,
+                num_cpus=section.num_cpus / len(roles),
+                num_gpus=num_gpus,
+                bundle=(group, index),
+                pool=f"`cluster.pools.{name}`, {_shown(bundles)}{_apart(spread)}",
+            )
+            for index, num_processes in enumerate(_per_bundle(section))
+            for _ in range(num_processes)
+        ]
         for role, num_gpus in zip(roles, gpu_shares(section.num_gpus, len(roles)), strict=True)
     }
-    return ReservedPool(group=group, bundle_of=bundle_of, each=each)
+    return ReservedPool(group=group, places=places)
 
 
 def missing_resources(
-    cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]
+    cluster: ClusterSection, needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Mapping[str, float]]
 ) -> str | None:
     """Return what a cluster lacks for a run, counting resources in use as present; None if nothing.
 
@@ -105,7 +101,7 @@ def missing_resources(
     return problem and f"{problem}. The nodes have: {nodes}. Make the numbers and pools smaller, or {more}"
 
 
-def _missing_in_total(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Bundle]) -> str | None:
+def _missing_in_total(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[Mapping[str, float]]) -> str | None:
     wanted, existing = _sum([bundle for bundles in needs.values() for bundle in bundles]), _sum(total)
     if all(amount <= existing.get(kind, 0.0) + _ROUNDING for kind, amount in wanted.items()):
         return None
@@ -113,7 +109,7 @@ def _missing_in_total(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[
     return f"the run takes {_shown([wanted])} together, and the cluster has {_shown([existing])}. It takes {parts}"
 
 
-def _missing_for_pool(name: str, section: PoolSection, *, total: Sequence[Bundle]) -> str | None:
+def _missing_for_pool(name: str, section: PoolSection, *, total: Sequence[Mapping[str, float]]) -> str | None:
     """Return what is missing if the bundles are put on the nodes, the largest first; None if nothing."""
     free, bundles, spread = [dict(node) for node in total], bundles_of(section), bool(section.processes_per_node)
     for number, bundle in enumerate(sorted(bundles, key=lambda bundle: -sum(bundle.values())), start=1):
@@ -141,7 +137,7 @@ def _per_bundle(section: PoolSection) -> tuple[int, ...]:
     return tuple(section.processes_per_node) or (1,) * section.num_processes
 
 
-def _sum(bundles: Sequence[Bundle]) -> Bundle:
+def _sum(bundles: Sequence[Mapping[str, float]]) -> Bundle:
     kinds = dict.fromkeys(kind for bundle in bundles for kind in bundle)
     return {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in kinds}
 
@@ -149,15 +145,6 @@ def _sum(bundles: Sequence[Bundle]) -> Bundle:
 def _bundle(section: PoolSection, num_processes: int) -> Bundle:
     amounts = {"CPU": section.num_cpus * num_processes, "GPU": section.num_gpus * num_processes}
     return {kind: amount for kind, amount in amounts.items() if amount} or {"CPU": 0.001}
-
-
-def node_resources() -> list[Bundle]:
-    """Return all resources of each living node."""
-    return [
-        {kind: amount for kind, amount in node["Resources"].items() if kind in ("CPU", "GPU")}
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
 
 
 def _holders() -> list[str]:
@@ -170,6 +157,6 @@ def _apart(spread: bool) -> str:
     return ", each on a node of its own" if spread else ""
 
 
-def _shown(bundles: Sequence[Bundle]) -> str:  # `2 x (CPU 8, GPU 8)`
+def _shown(bundles: Sequence[Mapping[str, float]]) -> str:  # `2 x (CPU 8, GPU 8)`
     texts = [f"({', '.join(f'{kind} {amount:g}' for kind, amount in bundle.items())})" for bundle in bundles]
     return " + ".join(f"{texts.count(text)} x {text}" for text in dict.fromkeys(texts))

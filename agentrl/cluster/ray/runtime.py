@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,15 +24,11 @@ from agentrl.guardian import MARK, Guardian
 
 logger = logging.getLogger(__name__)
 
-_MAX_SOCKET_PATH_BYTES = 107
-"""Linux limit."""
 _SET_EVERY_S = 0.02
 _SEVERAL_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable; read on Linux too, despite its name."""
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's variable with the settings of a job, for the job's driver."""
-_PROBE_TIMEOUT_S = 10.0
-"""Limit for connecting to the head; Ray itself would try for a quarter of an hour, deaf to signals."""
 
 
 @contextlib.contextmanager
@@ -67,14 +62,12 @@ def ray_runtime(
         keep_logs_in: folder for Ray's logs if the run fails.
 
     Raises:
-        ConfigError: no cluster at `address` accepts this machine, or the name of `temp_dir` is too long for Ray's sockets.
+        ConfigError: no cluster at `address` accepts this machine, or Ray cannot be started.
     """
     # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     is_closing.clear()
-    if address is None:
-        _check_socket_paths(temp_dir)
     runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
     # One thread for the whole run: in the main thread Ray sets a SIGTERM handler, and its processes end with their thread.
     with ThreadPoolExecutor(max_workers=1) as ray_thread:
@@ -125,11 +118,9 @@ def _join(address: str, runtime_env: dict[str, Any]) -> None:
     Raises:
         ConfigError: there is no cluster, or it refuses this machine's token.
     """
-    if address != "auto":
-        _require_listener(address)
     # In a Ray job both set a search path, and the run's contains the job's.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
-    # One try: the twenty by default take a quarter of an hour where something else listens.
+    # One try, of 40 s: the twenty by default take a quarter of an hour.
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, runtime_env=runtime_env)
@@ -139,17 +130,6 @@ def _join(address: str, runtime_env: dict[str, Any]) -> None:
             f"`cluster.address` is `{address}`, and no Ray cluster can be joined there: {reason} A cluster with a token needs "
             "the same `~/.ray/auth_token` and `RAY_AUTH_MODE=token` on every machine, also for this command; one without "
             f"`RAY_AUTH_MODE=disabled`. `ray status --address {address}` must answer on this machine"
-        ) from error
-
-
-def _require_listener(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_PROBE_TIMEOUT_S).close()
-    except OSError as error:
-        raise ConfigError(
-            f"`cluster.address` is `{address}`, and nothing listens there: {error}. Start Ray on that machine with "
-            "`ray start --head --port=...`, or leave the key out: the run then starts its own Ray"
         ) from error
 
 
@@ -167,7 +147,7 @@ def _start(num_cpus: int, temp_dir: Path, runtime_env: dict[str, Any]) -> None:
                 _temp_dir=str(temp_dir / "ray"),
             )
         _hide_token()
-    except (ConnectionError, ValueError, AuthenticationError) as error:
+    except (OSError, ValueError, AuthenticationError) as error:  # also a `TMPDIR` too long for Ray's sockets
         raise ConfigError(
             f"Ray cannot be started on this machine: {error}. Look at `RAY_AUTH_MODE` and `TMPDIR`"
         ) from error
@@ -199,18 +179,6 @@ def _on_loopback_only() -> Iterator[None]:
         del os.environ[_SEVERAL_MACHINES]
         if of_user is not None:
             os.environ[_SEVERAL_MACHINES] = of_user
-
-
-def _check_socket_paths(temp_dir: Path) -> None:
-    session = f"session_2000-01-01_00-00-00_000000_{os.getpid()}"  # as long as the name that Ray will give it
-    longest = os.fsencode(temp_dir / "ray" / session / "sockets" / "plasma_store")
-    excess = len(longest) - _MAX_SOCKET_PATH_BYTES
-    if excess > 0:
-        folder = temp_dir.parent
-        raise ConfigError(
-            f"the name of the folder for temporary files, `{folder}`, is {excess} bytes too long for Ray's sockets. Set "
-            "`TMPDIR` to a shorter one"
-        )
 
 
 def _runtime_env(user_folder: Path, temp_dir: Path, *, on_cluster: bool) -> dict[str, Any]:

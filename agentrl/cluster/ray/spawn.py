@@ -1,6 +1,5 @@
 """Turns any plain class into a Ray worker."""
 
-import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from agentrl.cluster.ray.handles import WorkerHandle
-from agentrl.errors import ConfigError
+from agentrl.cluster.run_history import format_resources
 from agentrl.observability.logs import configure_worker_logging
 
 _WORKER_ENV = {
@@ -38,8 +37,7 @@ class ResourcePool:
     """Description of the whole pool, for messages."""
 
     def __str__(self) -> str:
-        amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus}
-        shown = ", ".join(f"{kind} {amount:g}" for kind, amount in amounts.items() if amount) or "nothing"
+        shown = format_resources({"CPU": self.num_cpus, "GPU": self.num_gpus})
         return f"{shown} of {self.pool}" if self.pool else shown
 
 
@@ -57,7 +55,7 @@ def spawn(
     """Start `pool.num_processes` workers of `cls(config, role)` and return a handle for each.
 
     Args:
-        cls: a plain class; it needs nothing of Ray.
+        cls: a plain class with `__init__(self, config, role)`; it needs nothing of Ray.
         pool: how many processes, and what each declares.
         config: plain data, the same for every process.
         role: passed to the constructor; also names the processes.
@@ -65,11 +63,7 @@ def spawn(
         first_rank: number of the first process, in its name.
         restart: Ray restarts a dead worker; right for workers that build their state at first use.
         env: further environment variables of the processes; Ray writes them into its logs.
-
-    Raises:
-        ConfigError: `cls` cannot be a worker; the message says what is missing.
     """
-    check_worker_class(cls)
     options: dict[str, Any] = {
         "num_cpus": pool.num_cpus,
         "num_gpus": pool.num_gpus,
@@ -100,27 +94,3 @@ def _prepared(cls: type) -> type:
 
     namespace: dict[str, Any] = {"__init__": __init__, "__module__": cls.__module__}
     return type(cls.__name__, (cls,), namespace)
-
-
-def check_worker_class(cls: object) -> None:
-    """Refuse an unsuitable worker class before Ray would fail deep inside.
-
-    Raises:
-        ConfigError: it is no class, is abstract, or its constructor is async or does not take `config` and `role`.
-    """
-    if not inspect.isclass(cls):
-        raise ConfigError(f"worker class: {cls!r} is not a class. Give the class itself; agentrl wraps it for Ray.")
-    name, form = f"worker class `{cls.__module__}.{cls.__qualname__}`", "`def __init__(self, config, role)`"
-    if inspect.isabstract(cls):
-        lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise ConfigError(f"{name} is abstract: it lacks {lacking}. Implement these.")
-    if inspect.iscoroutinefunction(cls.__init__):
-        raise ConfigError(f"{name}: its constructor is async, and nobody awaits one. Declare it as {form}.")
-    try:
-        given = inspect.signature(cls.__init__).bind("itself", "config", "role").arguments
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{name}: its constructor cannot be called with a config and a role: {error}. Declare it as {form}."
-        ) from error
-    if (given.get("config"), given.get("role")) != ("config", "role"):
-        raise ConfigError(f"{name}: its constructor must take `config`, then `role`: {form}.")

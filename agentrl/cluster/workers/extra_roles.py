@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.polling import actor_info, ask_ray
-from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.errors import (
     ArgumentMismatchError,
@@ -141,7 +141,6 @@ def spawn_extra_worker(
     cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
 ) -> ExtraWorkerHandle:
     """Start a worker of an extra role; the arguments are those of `spawn`."""
-    check_worker_class(cls)
 
     def __init__(self: Any, config: Any, role: str) -> None:  # `sys.exit` is an error: for Ray the process just ended
         contained(cast(Any, cls).__init__, self, config, role)

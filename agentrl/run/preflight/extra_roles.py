@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.cluster.ray.spawn import check_worker_class
 from agentrl.config.class_path import import_by_path
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.errors import ConfigError
@@ -25,10 +24,8 @@ def check_extra_roles(cluster: ClusterSection, tools: Sequence[ToolConfig]) -> N
     for role, extra in cluster.extra_roles.items():
         key = f"cluster.extra_roles.{role}.class_path"
         cls = import_by_path(extra.class_path, key=key)
-        try:
-            check_worker_class(cls)
-        except ConfigError as error:
-            raise ConfigError(f"`{key}`: {error}") from error
+        if not inspect.isclass(cls):
+            raise ConfigError(f"`{key}`: {cls!r} is not a class")
         classes[role] = cls
     for tool in tools:
         if tool.class_name == WORKER_TOOL:

@@ -10,8 +10,8 @@ import ray
 
 from agentrl.cluster import launch
 from agentrl.cluster.launch import require_room_here
-from agentrl.cluster.placement.nodes import Nodes
-from agentrl.cluster.placement.resource_pool import Bundle, missing_resources, node_resources, reserve
+from agentrl.cluster.placement.nodes import Nodes, living_nodes
+from agentrl.cluster.placement.resource_pool import Bundle, missing_resources, reserve
 from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import Places, processes_of
@@ -212,10 +212,10 @@ async def test_gpus_that_a_run_had_are_waited_for_where_it_starts_again_and_not_
 @pytest.mark.ray
 async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
     pool = await reserve("a", PoolSection(num_processes=2, num_cpus=0.5), roles=["one", "other"])
-    places = pool.places("one")
+    places = pool.places["one"]
     assert [(place.num_cpus, place.bundle) for place in places] == [(0.25, (pool.group, 0)), (0.25, (pool.group, 1))]
     workers = [
-        spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in [*places, *pool.places("other")]
+        spawn(PlainWorker, place, {}, "echo", max_concurrency=1)[0] for place in [*places, *pool.places["other"]]
     ]
     assert len({pid for _, _, pid in [await worker.describe() for worker in workers]}) == 4
     pool.release()
@@ -224,7 +224,7 @@ async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
 @pytest.mark.ray
 async def test_what_a_cluster_does_not_have_is_missing(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
-    message = missing(PoolSection(num_processes=num_cpus + 1), *node_resources())
+    message = missing(PoolSection(num_processes=num_cpus + 1), *[dict(node.has) for node in living_nodes().values()])
     assert "`cluster.pools.train` needs " in message
     assert f"The nodes have: 1 x (CPU {num_cpus})" in message
 

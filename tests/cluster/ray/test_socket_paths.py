@@ -8,8 +8,10 @@ from agentrl.cluster.ray.runtime import ray_runtime
 from agentrl.errors import ConfigError
 
 
-def test_a_folder_with_too_long_a_name_is_refused_with_the_way_out_before_ray_starts(tmp_path: Path):
-    folder = Path("/tmp") / ("scratch" * 10)
-    runtime = ray_runtime(num_cpus=1, temp_dir=folder / "agentrl-1", user_folder=tmp_path, keep_logs_in=tmp_path)
-    with pytest.raises(ConfigError, match=rf"`{folder}`.* bytes too long .*`TMPDIR`"), runtime:
+@pytest.mark.ray
+def test_a_folder_with_too_long_a_name_is_refused_with_the_way_out(tmp_path: Path):
+    folder = tmp_path / ("scratch" * 10)
+    folder.mkdir()
+    runtime = ray_runtime(num_cpus=1, temp_dir=folder, user_folder=tmp_path, keep_logs_in=tmp_path)
+    with pytest.raises(ConfigError, match=r"AF_UNIX path length cannot exceed 107 bytes.*`TMPDIR`"), runtime:
         pass

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from agentrl.cluster.ray.handles import WorkerHandle
-from agentrl.cluster.ray.spawn import ResourcePool, check_worker_class, spawn
+from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.workers.engine_calls import EngineHandle
-from agentrl.errors import ConfigError, EngineError, WorkerDiedError, WorkerError
+from agentrl.errors import EngineError, WorkerDiedError, WorkerError
 from agentrl.types import Deadline
-from tests.cluster.workers import BuiltByAwaiting, NeedsNoRole, PlainWorker, WaitingEngine
+from tests.cluster.workers import PlainWorker, WaitingEngine
 
 pytestmark = pytest.mark.ray
 
@@ -104,9 +104,3 @@ async def until_waiting(engine: EngineHandle, request_ids: set[str]) -> None:
     async with asyncio.timeout(120):
         while await engine.waits_for() != request_ids:  # noqa: ASYNC110  # it is in another process
             await asyncio.sleep(0.05)
-
-
-@pytest.mark.parametrize("cls", [NeedsNoRole, BuiltByAwaiting, PlainWorker({}, "x"), "PlainWorker"])
-def test_what_cannot_be_a_worker_is_refused_with_the_way_out(cls: object):
-    with pytest.raises(ConfigError, match=r"def __init__\(self, config, role\)|Give the class itself"):
-        check_worker_class(cls)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentrl.config.schema.run import ModelSection
-from agentrl.errors import ConfigError, EngineDeadError, EngineError
+from agentrl.errors import EngineDeadError, EngineError
 from agentrl.types import Completion
 from tests.engine.engine_driver import ask_greedily, until_generated
 from tests.engine.vllm_engine.cases import (
@@ -60,5 +60,5 @@ async def test_closing_fails_open_requests_and_leaves_no_process(engine: "VllmEn
 async def test_a_missing_model_fails_the_start() -> None:
     from agentrl.engine.vllm.engine import VllmEngine
 
-    with pytest.raises(ConfigError, match="no-such-folder"):
+    with pytest.raises(OSError, match="no-such-folder"):
         await VllmEngine(ModelSection(path="./no-such-folder"), rollout(), max_tokens=CONTEXT).start()
