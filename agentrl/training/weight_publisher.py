@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 from agentrl.training.parallel import Parallel, local_part, named_weights
-from agentrl.weight_sync.base import WAIT_TIMEOUT_S, Transport, WeightSource
-from agentrl.weight_sync.rendezvous import Rendezvous
+from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.tensor_layout import Form, lay_out, size_of
 from agentrl.weight_sync.transports.broadcast import BroadcastSender
 from agentrl.weight_sync.transports.cuda_ipc import CudaIpcSender, release_cached_memory
@@ -37,24 +37,22 @@ class WeightPublishing:
         dtype: torch.dtype,
         checked: bool,
         adapters: "Adapters | None" = None,
-        timeout_s: float = WAIT_TIMEOUT_S,
     ) -> None:
         """Take a model sharded by `Parallel.shard`; nothing is allocated before the first `publish`.
 
         `dtype` is that of the engines; `checked` publishes checksums. With `adapters` (LoRA) only their factors are sent, in
-        float32, and engines merge them. `timeout_s` limits the wait for other ranks and for engines.
+        float32, and engines merge them.
         """
         self._model = model
         self._parallel = parallel
         self._dtype = dtype if adapters is None else torch.float32
         self._adapters = adapters
-        self._timeout_s = timeout_s
         self._name = f"actor {next(parallel.numbers)} at {parallel.address}"
         self._in_process = InProcessPublisher()
-        self._shared = _SharedShards(self._name, parallel, checked=checked, timeout_s=timeout_s)
+        self._shared = _SharedShards(parallel, checked=checked)
         self._streams = {
-            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device, timeout_s=timeout_s),
-            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device, timeout_s=timeout_s),
+            Transport.BROADCAST: BroadcastSender(parallel.store, parallel.device),
+            Transport.CUDA_IPC: CudaIpcSender(parallel.store, parallel.device),
         }
         self._num_streams = 0
 
@@ -64,9 +62,6 @@ class WeightPublishing:
 
         Returns:
             Source of the weights, valid until the next call; None on all ranks but 0. `in_process` is for a single rank.
-
-        Raises:
-            EngineError: a rank did not write its part in time.
         """
         weights = self._sharded()
         match transport:
@@ -139,18 +134,14 @@ class WeightPublishing:
 class _SharedShards:
     """Shared memory of rank 0, into which every rank writes its shards."""
 
-    def __init__(self, name: str, parallel: Parallel, *, checked: bool, timeout_s: float) -> None:
-        self._name = name
+    def __init__(self, parallel: Parallel, *, checked: bool) -> None:
         self._parallel = parallel
         self._checked = checked
-        self._timeout_s = timeout_s
         self._publisher: SharedMemoryPublisher | None = None
         self._views: Mapping[str, Tensor] | None = None
         self._all_can_write = True
-        self._serial = 0
 
     def publish(self, weights: Mapping[str, Tensor], forms: Mapping[str, Form]) -> WeightSource | None:
-        """Write all tensors."""
         if self._views is None:
             self._open(forms)
         if self._all_can_write:
@@ -163,21 +154,19 @@ class _SharedShards:
         return None if self._publisher is None else self._publisher.announce()
 
     def close(self) -> None:
-        """Release the memory."""
         self._views = None
         if self._publisher is not None:
             self._publisher.close()
 
     def _open(self, forms: Mapping[str, Form]) -> None:
-        rendezvous, names = self._rendezvous("shared memory"), _names(self._parallel)
         if self._parallel.rank == 0:
             self._publisher = SharedMemoryPublisher(checked=self._checked)
             self._views = self._publisher.open(forms)
-            rendezvous.publish("address", self._publisher.address.encode())
-        else:
-            address = rendezvous.wait("address", names[:1])[names[0]].decode()
+        addresses = [None if self._publisher is None else self._publisher.address]
+        dist.broadcast_object_list(addresses, src=0, device=torch.device("cpu"))
+        if self._parallel.rank != 0:
             try:
-                self._views = write_views(address, lay_out(forms))
+                self._views = write_views(str(addresses[0]), lay_out(forms))
             except OSError:
                 self._views = {}
         [any_unreachable] = self._parallel.max([float(not self._views and bool(forms))])
@@ -190,16 +179,7 @@ class _SharedShards:
         for name, tensor in weights.items():
             if (part := _own_part(tensor, is_first=self._parallel.rank == 0)) is not None:
                 self._views[name][part].copy_(_local(tensor))
-        self._serial += 1
-        if self._parallel.world_size > 1:
-            rendezvous, names = self._rendezvous(f"version {self._serial}"), _names(self._parallel)
-            rendezvous.publish("written")
-            if self._parallel.rank == 0:
-                rendezvous.wait("written", names)
-
-    def _rendezvous(self, about: str) -> Rendezvous:
-        me = _names(self._parallel)[self._parallel.rank]
-        return Rendezvous(self._parallel.store, f"{self._name}, {about}", me=me, timeout_s=self._timeout_s)
+        self._parallel.barrier()  # rank 0 announces what all have written
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -226,7 +206,3 @@ def _own_part(tensor: Tensor, *, is_first: bool) -> tuple[slice, ...] | None:
         place for place, placed in zip(coordinates, tensor.placements, strict=True) if isinstance(placed, Replicate)
     )
     return None if is_copy else local_part(tensor)[1]
-
-
-def _names(parallel: Parallel) -> list[str]:
-    return [f"rank {rank} of the actor" for rank in range(parallel.world_size)]
