@@ -32,8 +32,6 @@ from torch.distributed.checkpoint.state_dict import (
 
 from agentrl.errors import CheckpointError, DamagedCheckpointError
 
-_METADATA = ".metadata"
-"""Torch's file that lists the tensors of a checkpoint."""
 StorageT = TypeVar("StorageT", FsspecReader, FsspecWriter)
 
 
@@ -51,8 +49,8 @@ class CheckpointWriter:
     ) -> None:
         """Copy trained weights, the optimiser's state and torch's generators, and start writing; training may then change them.
 
-        `url` is an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`. `extra` is further state,
-        such as an adaptive coefficient, that `load_checkpoint` returns.
+        `url` is an empty or new folder: a path, or a URL such as `s3://bucket/run/step_000010/actor`. `extra` is further state
+        that `load_checkpoint` returns.
 
         Raises:
             CheckpointError: the previous checkpoint could not be written.
@@ -84,8 +82,7 @@ class CheckpointWriter:
         written, self._written = self._written, None
         if written is None:
             return
-        error = written.exception()
-        if error is not None:
+        if (error := written.exception()) is not None:
             raise CheckpointError(
                 f"checkpoint {self._url}: not written: {_one_line(error)}. The previous one stays valid; check free "
                 "space and permissions there"
@@ -117,7 +114,9 @@ def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer
         model, optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"], options=options
     )
     if "generator" in state:
-        _set_generators(state["generator"][rank])
+        torch.set_rng_state(state["generator"][rank]["cpu"])
+        if "cuda" in state["generator"][rank]:
+            torch.cuda.set_rng_state(state["generator"][rank]["cuda"])
     return state["extra"]
 
 
@@ -127,7 +126,7 @@ def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> N
     `trained_only` leaves frozen weights as they are, which a checkpoint does not hold.
     """
     reader = _with_diagnosis(FsspecReader(url), url)
-    _contents(reader, url)  # torch would print the traceback of a damaged one
+    _contents(reader, url)
     weights = get_model_state_dict(model)
     if trained_only:
         weights = _trained(weights, model)
@@ -148,7 +147,7 @@ def _trained(weights: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def _contents(reader: FsspecReader, url: str) -> list[str]:
-    """Return the names of a checkpoint's entries."""
+    """Return the names of a checkpoint's entries; of a damaged one torch's loading would print the traceback."""
     try:
         return list(reader.read_metadata().state_dict_metadata)
     except OSError as error:
@@ -168,11 +167,10 @@ def _load(state: dict[str, Any], reader: FsspecReader, url: str) -> None:
 
 
 class _DiagnosingFiles(FileSystem):
-    """Files of a checkpoint, on disk or in a store, with errors that name the damage."""
+    """Files of a checkpoint, on disk or in a store; reading a missing or damaged one raises DamagedCheckpointError."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file, and raise DamagedCheckpointError if it is missing or damaged."""
         url, _, name = os.fspath(path).rpartition("/")
         try:
             with super().create_stream(path, mode) as stream:
@@ -189,10 +187,10 @@ class _DiagnosingFiles(FileSystem):
 
 
 def _means_damage(name: str, error: Exception) -> bool:
-    """Return True if reading a damaged file raises this."""
+    """Return True if reading a damaged file raises this; a store that is out of reach raises other exceptions."""
     if isinstance(error, RuntimeError):
         return "PytorchStreamReader" in str(error)
-    if name == _METADATA:  # a damaged pickle may raise anything
+    if name == ".metadata":  # a damaged pickle may raise anything
         return isinstance(error, FileNotFoundError) or not isinstance(error, OSError | MemoryError)
     return isinstance(error, FileNotFoundError | EOFError | pickle.UnpicklingError | UnicodeDecodeError)
 
@@ -208,12 +206,6 @@ def _generators() -> dict[str, torch.Tensor]:
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
-
-
-def _set_generators(states: Mapping[str, torch.Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
 
 
 def _one_line(error: BaseException) -> str:
