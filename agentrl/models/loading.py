@@ -1,6 +1,5 @@
 """Loading of a folder's language model, with all of its weights."""
 
-import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,21 +10,19 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from agentrl.errors import ConfigError
 
 _NUM_NAMED = 3
+_MAX_CHARS = 200
 
 
 def require_weights(
     model: PreTrainedModel, loading_info: Mapping[str, Any], where: str, *, needs_head: bool = True
 ) -> None:
-    """Refuse a model that was not loaded whole.
+    """Raise ConfigError for a model that was not loaded whole; it names the weights that are missing or have another shape.
 
     Args:
         model: model as built by transformers.
         loading_info: its `output_loading_info`, loaded with `ignore_mismatched_sizes`.
         where: config key and folder.
         needs_head: True if more than the backbone (`model.base_model`) is used.
-
-    Raises:
-        ConfigError: weights are missing or have another shape; the error names them.
     """
     needed = "" if needs_head or model.base_model is model else f"{model.base_model_prefix}."
     missing = {name for name in loading_info["missing_keys"] if name.startswith(needed)}
@@ -52,60 +49,26 @@ def named(names: Collection[str]) -> str:
     return first if len(names) <= _NUM_NAMED else f"{first} and {len(names) - _NUM_NAMED} more"
 
 
-_EXPLANATIONS = {
-    "Unrecognized configuration class": "transformers has no such model of its architecture. Name a decoder, such as Qwen3",
-    "not recognize this architecture": "this version of transformers does not know its architecture. Use another model",
-    "custom code": "its architecture is code in that folder, which is never run. Use an architecture that transformers has",
-}
-"""Errors of transformers that are long or advise something impossible here, by a part of their text."""
-
-
 @contextmanager
 def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iterator[None]:
-    """Translate errors of loading a model inside.
+    """Turn errors of loading a model inside into ConfigErrors.
 
     Args:
         kind: kind of model, with its article.
         path: folder, or name on the hub.
         key: config key that names it.
         attention: name of the attention that the model is to use.
-
-    Raises:
-        ConfigError: loading failed.
     """
     try:
         yield
     except ConfigError:
         raise
     except Exception as error:
-        refuse_incomplete(error, f"`{key}`: {path}")
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split())[:_MAX_CHARS]  # transformers lists every model that it knows
+        problem = f"{type(error).__name__}: {text}. Name a folder whose `config.json` and weights transformers loads"
         if isinstance(error, KeyError) and error.args == (attention,):
             problem = f"its architecture takes no other attention than its own ({error!r}). Use another architecture"
-        else:
-            named_class = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-            problem = next(
-                (explanation for part, explanation in _EXPLANATIONS.items() if part in text),
-                f"{named_class}{text.rstrip('.')}. Name a folder whose `config.json` and weights transformers loads",
-            )
         raise ConfigError(f"`{key}`: cannot load {kind} from {path}: {problem}") from error
-
-
-def refuse_incomplete(error: Exception, where: str) -> None:
-    """Raise ConfigError if transformers could not build weights of the folder's tensors, such as stacked experts.
-
-    Args:
-        error: exception of transformers.
-        where: config key and folder.
-    """
-    # Only the frame that raised it has their names.
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    failed = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None)
-    if failed:
-        raise ConfigError(
-            f"{where} has only a part of what makes up {named(failed)}, such as some of the experts. Save the whole model "
-            "with `save_pretrained`"
-        ) from error
 
 
 def load_causal_lm(
@@ -113,12 +76,7 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """Return the causal LM of a folder, on the CPU.
 
-    Args:
-        path: folder, or name on the hub.
-        key: config key that names it.
-        dtype: type of the weights.
-        attention: name of the attention, as registered with transformers.
-        needs_head: True if the files must hold more than the backbone.
+    Args: see `refuse_unloadable`; without `needs_head` the files may hold the backbone only.
 
     Raises:
         ConfigError: the model does not exist, is no causal LM, lacks weights, or does not take this attention.

