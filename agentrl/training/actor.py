@@ -22,7 +22,7 @@ from agentrl.training.model.decoder import decoder_layers, shape_of
 from agentrl.training.model.flops import measured_peak_flops, synchronize
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
-from agentrl.training.model.sharded_model import open_model
+from agentrl.training.model.sharded_model import insert_adapters, open_model
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.packing.sequences import TokenInputs
@@ -39,7 +39,6 @@ from agentrl.weight_sync.base import Transport, WeightSource
 
 if TYPE_CHECKING:
     from agentrl.config.schema.run import RunConfig
-    from agentrl.training.model.lora import Adapters
 
 
 class Actor(TrainedModel):
@@ -65,7 +64,6 @@ class Actor(TrainedModel):
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._state["kl_coefficient"] = config.algorithm.kl_coefficient
         self._checks_weights = config.cluster.check_weights
-        self._adapters: Adapters | None = None
 
     def setup(self, parallel: Parallel) -> None:
         """Load the model and shard it over the ranks."""
@@ -76,10 +74,8 @@ class Actor(TrainedModel):
         if self._replays_routing:
             replay_routing(opened.model, decoder_layers(opened.model), where)
         self._shape = shape_of(opened.model)
-        if self._actor.lora.rank > 0:
-            from agentrl.training.model.lora import Adapters
-
-            self._adapters = Adapters(opened, self._actor.lora, self._source, key="actor.lora")
+        self._adapters = insert_adapters(opened, self._actor.lora, self._source, key="actor.lora")
+        if self._adapters is not None:
             self._shape = replace(self._shape, is_frozen=True)
         self._shard(opened.model, opened.files, parallel, dtype=self._dtype, shape=self._shape)
         if self._adapters is not None:

@@ -8,7 +8,7 @@ from torch import nn
 from agentrl.training.checkpoint import load_weights
 from agentrl.training.model.decoder import export_model
 from agentrl.training.model.sharded_loading import materialise
-from agentrl.training.model.sharded_model import OpenedModel, open_model
+from agentrl.training.model.sharded_model import insert_adapters, open_model
 from agentrl.training.parallel import full_tensors
 
 if TYPE_CHECKING:
@@ -49,16 +49,10 @@ def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
     """
     opened = open_model(config.model)
     model = opened.model
-    adapters = _adapters(opened, config) if config.actor.lora.rank > 0 else None
+    adapters = insert_adapters(opened, config.actor.lora, config.model, key="actor.lora")
     if opened.files is not None:
         # The files are not read. Weights that the checkpoint lacks, such as frozen ones, take no memory until written.
         materialise(model, torch.device("cpu"))
         model.tie_weights()  # `materialise` unties them
     load_weights(url, model, trained_only=True)
     export_policy(model, adapters, config.model, path, writes=True)
-
-
-def _adapters(opened: OpenedModel, config: "RunConfig") -> "Adapters":
-    from agentrl.training.model.lora import Adapters
-
-    return Adapters(opened, config.actor.lora, config.model, key="actor.lora")

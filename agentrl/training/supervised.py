@@ -12,7 +12,7 @@ from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
 from agentrl.training.export import export_policy
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
 from agentrl.training.model.sharded_loading import materialise
-from agentrl.training.model.sharded_model import OpenedModel, open_model
+from agentrl.training.model.sharded_model import OpenedModel, insert_adapters, open_model
 from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.packing import pack_examples
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from agentrl.config.schema.algorithm import LoraSection
     from agentrl.config.schema.run import ModelSection
     from agentrl.config.schema.sft import SftTrainingSection
-    from agentrl.training.model.lora import Adapters
 
 _ADAM_BETAS = (0.9, 0.98)
 """AdamW's moment decays; a warm start is short, so its second moment forgets faster than that of RL."""
@@ -43,7 +42,6 @@ class SupervisedTrainer:
         self._num_steps = num_steps
         self._lora = lora
         self._num_steps_done = 0
-        self._adapters: Adapters | None = None
         store = open_store("127.0.0.1")
         context = ParallelContext(
             rank=0,
@@ -65,10 +63,7 @@ class SupervisedTrainer:
         else:
             opened = open_model(self._source)
         self._model = opened.model
-        if self._lora.rank > 0:
-            from agentrl.training.model.lora import Adapters
-
-            self._adapters = Adapters(opened, self._lora, self._source, key="lora")
+        self._adapters = insert_adapters(opened, self._lora, self._source, key="lora")
         if self._config.activation_checkpointing:
             recompute_activations(self._model)
         self._parallel.shard(self._model, decoder_layers(self._model), dtype=dtype)

@@ -111,17 +111,14 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
         )
 
 
-def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
+def load_classifier(path: str) -> PreTrainedModel:
     """Build the sequence classifier of a folder as `load_model` builds the policy.
 
-    With `num_labels`, a causal LM gets a new classifier of as many outputs, drawn from torch's global generator.
-
     Raises:
-        ConfigError: the model does not exist, its architecture has no classifier, weights are missing (unless the classifier is
-            new), or packing would break its layers.
+        ConfigError: the model does not exist, its architecture has no classifier, weights are missing, or packing would break
+            its layers.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
-    labels = {} if num_labels is None else {"num_labels": num_labels}
     with refuse_unloadable("a sequence classifier", path, key=CLASSIFIER_KEY, attention=_ATTENTION):
         built, loading_info = AutoModelForSequenceClassification.from_pretrained(
             path,
@@ -129,19 +126,15 @@ def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedMo
             attn_implementation=_ATTENTION,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **labels,
         )
-    # Even with a new head the backbone must be complete.
     where = f"`{CLASSIFIER_KEY}`: {path}"
-    require_weights(
-        built, loading_info, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None
-    )
+    require_weights(built, loading_info, f"{where} is no trained sequence classifier: it")
     _require_attention_only(built, where)
     return built.eval()
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks that are sharded one by one."""
+    """Return a model's blocks, in order."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
@@ -211,7 +204,6 @@ def export_model(model: nn.Module, weights: Mapping[str, Tensor], source: "Model
 
 
 def _replace_chat_template(folder: Path, template: str) -> None:
-    """Make `template` the only one in the folder."""
     for file in [*folder.glob("chat_template*"), *folder.glob("additional_chat_templates/*")]:
         file.unlink()
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
