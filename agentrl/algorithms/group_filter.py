@@ -20,20 +20,20 @@ _WEIGHT_OFFSET = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropReport:
-    """Counts of what selection left out, by cause."""
+    """Counts of what selection left out, by cause; metrics are `rollout/` and the field's name."""
 
-    groups_all_solved: int = 0
-    """Dropped: every trajectory is solved, so every advantage would be 0."""
-    groups_none_solved: int = 0
-    groups_too_small: int = 0
-    """Dropped: nothing scored, or one trajectory of several, which has no other to be compared with."""
+    groups_dropped_all_solved: int = 0
+    """Every trajectory is solved, so every advantage would be 0."""
+    groups_dropped_none_solved: int = 0
+    groups_dropped_too_small: int = 0
+    """Nothing scored, or one trajectory of several, which has no other to be compared with."""
     groups_singleton: int = 0
     """Kept, with one trajectory, whose advantage is 0."""
-    trajectories_unscored: int = 0
-    """Left out: no reward, because the infrastructure or the data failed."""
-    trajectories_masked: int = 0
-    """Left out: cut short, and `reward.score_unfinished` is `mask`."""
-    trajectories_not_drawn: int = 0
+    trajectories_dropped_unscored: int = 0
+    """No reward, because the infrastructure or the data failed."""
+    trajectories_dropped_masked: int = 0
+    """Cut short, and `reward.score_unfinished` is `mask`."""
+    trajectories_dropped_not_drawn: int = 0
 
     def __add__(self, other: "DropReport") -> "DropReport":
         """Return the sum of both reports, for a step that was refilled."""
@@ -42,19 +42,11 @@ class DropReport:
     @property
     def groups_dropped(self) -> int:
         """Number of groups that are not trained on."""
-        return self.groups_all_solved + self.groups_none_solved + self.groups_too_small
+        return self.groups_dropped_all_solved + self.groups_dropped_none_solved + self.groups_dropped_too_small
 
     def metrics(self) -> dict[str, float]:
         """Return the counts under their metric names."""
-        return {
-            "rollout/groups_dropped_all_solved": float(self.groups_all_solved),
-            "rollout/groups_dropped_none_solved": float(self.groups_none_solved),
-            "rollout/groups_dropped_too_small": float(self.groups_too_small),
-            "rollout/groups_singleton": float(self.groups_singleton),
-            "rollout/trajectories_dropped_unscored": float(self.trajectories_unscored),
-            "rollout/trajectories_dropped_masked": float(self.trajectories_masked),
-            "rollout/trajectories_dropped_not_drawn": float(self.trajectories_not_drawn),
-        }
+        return {f"rollout/{name}": float(getattr(self, name)) for name in self.__slots__}
 
 
 def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int) -> tuple[list[Group], DropReport]:
@@ -69,8 +61,9 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
         trajectories = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
         scored = [trajectory for trajectory in trajectories if trajectory.summary.reward is not None]
         counted = [trajectory for trajectory in scored if not trajectory.summary.is_masked]
+        num_masked = len(scored) - len(counted)
         report += DropReport(
-            trajectories_unscored=len(trajectories) - len(scored), trajectories_masked=len(scored) - len(counted)
+            trajectories_dropped_unscored=len(trajectories) - len(scored), trajectories_dropped_masked=num_masked
         )
         cause = _cause_to_drop(counted, selection, min_size=min(2, len(trajectories)))
         if cause is not None:
@@ -79,7 +72,9 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
         drawn = counted
         if selection.method == "resample_on_correct":
             drawn = _resample_on_correct(counted, selection, random.Random(f"{seed}/{group.prompt_id}"))
-        report += DropReport(groups_singleton=int(len(drawn) == 1), trajectories_not_drawn=len(counted) - len(drawn))
+        report += DropReport(
+            groups_singleton=int(len(drawn) == 1), trajectories_dropped_not_drawn=len(counted) - len(drawn)
+        )
         kept.append(Group(prompt_id=group.prompt_id, trajectories=drawn))
     return kept, report
 
@@ -116,12 +111,12 @@ def _cause_to_drop(
     counted: Sequence[TrajectoryRef], selection: "SelectionSection", *, min_size: int
 ) -> DropReport | None:
     if len(counted) < max(1, min_size):
-        return DropReport(groups_too_small=1)
+        return DropReport(groups_dropped_too_small=1)
     outcomes = {outcome(trajectory.summary, selection) for trajectory in counted}
     if len(outcomes) > 1 or not selection.drop_equal_reward:
         return None
     solved = is_solved(counted[0].summary, selection)
-    return DropReport(groups_all_solved=1) if solved else DropReport(groups_none_solved=1)
+    return DropReport(groups_dropped_all_solved=1) if solved else DropReport(groups_dropped_none_solved=1)
 
 
 def _resample_on_correct(

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from agentrl.algorithms.kl_divergence import next_kl_coefficient
 from agentrl.errors import EngineError
-from agentrl.training.attention.packed import num_query_rows
 from agentrl.training.export import export_policy
 from agentrl.training.model.decoder import decoder_layers, shape_of
 from agentrl.training.model.flops import measured_peak_flops, synchronize
@@ -166,12 +165,11 @@ class Actor(TrainedModel):
         """Return the amount and speed of all ranks' work in an update that began at `started`."""
         rows = [batch.tokens for batches in mini_batches for batch in batches]
         computed = sum(sum(row.layout.lengths) for row in rows)
-        num_tokens, num_scored, num_computed, num_rows, flops = self._parallel.sum(
+        num_tokens, num_scored, num_computed, flops = self._parallel.sum(
             [
                 sum(len(trajectory.token_ids) for trajectory in trajectories),
                 sum(row.num_scored for row in rows),
                 computed,
-                sum(num_query_rows(row.layout, self._dtype) for row in rows),
                 sum(self._shape.flops(row) for row in rows) * self._actor.epochs_per_step,
             ]
         )
@@ -184,7 +182,6 @@ class Actor(TrainedModel):
             "actor/tokens_per_s": num_tokens / update_s,
             "actor/mfu": flops / update_s / (self._peak_flops * self._parallel.world_size),
             "actor/computed_tokens": num_computed,
-            "actor/attention_padding": num_rows / num_computed - 1,
             "actor/rank_imbalance": most_computed * self._parallel.num_shares / num_computed,
             "actor/memory_bytes_max": memory_bytes,
         }

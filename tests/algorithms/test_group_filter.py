@@ -44,26 +44,26 @@ def indices(selected: Group) -> list[int]:
 def test_an_unscored_trajectory_is_left_out_and_the_others_are_kept():
     kept, report = select([group([1.0, None, 0.0])], SelectionSection(method="all"), seed=0)
     assert indices(kept[0]) == [0, 2]
-    assert report == DropReport(trajectories_unscored=1)
+    assert report == DropReport(trajectories_dropped_unscored=1)
 
 
 def test_a_group_of_several_with_one_that_was_scored_is_dropped_and_counted():
     kept, report = select([group([1.0, None, None])], SelectionSection(drop_equal_reward=False), seed=0)
     assert kept == []
-    assert report == DropReport(groups_too_small=1, trajectories_unscored=2)
+    assert report == DropReport(groups_dropped_too_small=1, trajectories_unscored=2)
 
 
 def test_a_group_without_a_scored_trajectory_is_dropped():
     kept, report = select([group([None])], SelectionSection(drop_equal_reward=False), seed=0)
     assert kept == []
-    assert report.groups_too_small == 1
+    assert report.groups_dropped_too_small == 1
 
 
 def test_equal_reward_groups_are_dropped_and_counted_by_cause():
     groups = [group([1.0, 1.0], "solved"), group([0.0, 0.0], "hopeless"), group([1.0, 0.0], "useful")]
     kept, report = select(groups, SelectionSection(keep=16), seed=0)
     assert [selected.prompt_id for selected in kept] == ["useful"]
-    assert report == DropReport(groups_all_solved=1, groups_none_solved=1)
+    assert report == DropReport(groups_dropped_all_solved=1, groups_dropped_none_solved=1)
     assert report.groups_dropped == 2
     assert report.metrics()["rollout/groups_dropped_all_solved"] == 1.0
     assert report.metrics()["rollout/groups_dropped_none_solved"] == 1.0
@@ -72,7 +72,7 @@ def test_equal_reward_groups_are_dropped_and_counted_by_cause():
 def test_equal_reward_groups_stay_if_drop_equal_reward_is_off():
     kept, report = select([group([1.0] * 4)], SelectionSection(keep=2, drop_equal_reward=False), seed=0)
     assert len(kept[0].trajectories) == 2
-    assert report == DropReport(trajectories_not_drawn=2)
+    assert report == DropReport(trajectories_dropped_not_drawn=2)
 
 
 def test_a_singleton_group_is_counted():
@@ -117,7 +117,7 @@ def test_selected_groups_have_exactly_the_configured_size():
         kept, report = select([group(rewards)], SelectionSection(keep=16), seed=1)
         assert len(kept[0].trajectories) == 16
         assert len(set(indices(kept[0]))) == 16
-        assert report.trajectories_not_drawn == 16
+        assert report.trajectories_dropped_not_drawn == 16
 
 
 def test_quality_penalty_matches_the_paper():
@@ -186,8 +186,10 @@ def test_the_order_of_arrival_does_not_change_the_draw():
 
 
 def test_reports_of_two_rounds_add_up():
-    total = DropReport(groups_all_solved=1, trajectories_unscored=2) + DropReport(groups_all_solved=3)
-    assert total == DropReport(groups_all_solved=4, trajectories_unscored=2)
+    total = DropReport(groups_dropped_all_solved=1, trajectories_dropped_unscored=2) + DropReport(
+        groups_dropped_all_solved=3
+    )
+    assert total == DropReport(groups_dropped_all_solved=4, trajectories_dropped_unscored=2)
 
 
 def test_groups_are_dropped_and_resampled_by_a_metric_of_the_reward():
@@ -200,7 +202,7 @@ def test_groups_are_dropped_and_resampled_by_a_metric_of_the_reward():
     kept, _ = select([Group(prompt_id="p", trajectories=trajectories)], selection, seed=0)
     assert sorted(t.summary.reward_metrics["accuracy"] for t in kept[0].trajectories) == [0.0, 1.0]
     dropped, report = select([Group(prompt_id="p", trajectories=trajectories[:2])], selection, seed=0)
-    assert (dropped, report.groups_all_solved) == ([], 1)
+    assert (dropped, report.groups_dropped_all_solved) == ([], 1)
 
 
 @pytest.mark.parametrize("solved_at", [0.0, 1.0])
@@ -208,9 +210,9 @@ def test_solved_at_sets_which_rewards_count_as_solved(solved_at: float):
     rewards = [solved_at, solved_at - 1.0]
     selection = SelectionSection(keep=1, solved_at=solved_at, min_negatives=0)
     kept, report = select([group([solved_at] * 2)], selection, seed=0)
-    assert (kept, report.groups_all_solved) == ([], 1)
+    assert (kept, report.groups_dropped_all_solved) == ([], 1)
     kept, report = select([group([solved_at - 1.0] * 2)], selection, seed=0)
-    assert (kept, report.groups_none_solved) == ([], 1)
+    assert (kept, report.groups_dropped_none_solved) == ([], 1)
     assert len(select([group(rewards)], SelectionSection(keep=2, solved_at=solved_at), seed=0)[0]) == 1
 
 
@@ -219,9 +221,9 @@ def test_a_masked_trajectory_is_excluded_from_the_group_and_its_size():
     whole = Group(prompt_id="p", trajectories=[trajectory(0, 1.0), trajectory(1, 0.0), masked])
     kept, report = select([whole], SelectionSection(method="all"), seed=0)
     assert indices(kept[0]) == [0, 1]
-    assert report == DropReport(trajectories_masked=1)
+    assert report == DropReport(trajectories_dropped_masked=1)
     equal = Group(prompt_id="p", trajectories=[trajectory(0, 1.0), trajectory(1, 1.0), masked])
     assert select([equal], SelectionSection(method="all"), seed=0) == (
         [],
-        DropReport(groups_all_solved=1, trajectories_masked=1),
+        DropReport(groups_dropped_all_solved=1, trajectories_dropped_masked=1),
     )

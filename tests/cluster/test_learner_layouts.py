@@ -29,7 +29,7 @@ LAYOUTS = {
     "two ranks for each row": ([(ALL, 2)], 2),
 }
 """Roles with their ranks, and the ranks that compute each row together."""
-VARIES = ("_s", "memory_bytes_max", "mfu", "computed_tokens", "attention_padding", "rank_imbalance")
+VARIES = ("_s", "memory_bytes_max", "mfu", "computed_tokens", "rank_imbalance")
 """Metrics that vary with the machine; the last three with the division of the work."""
 STEPS = (1, 2, 3)
 

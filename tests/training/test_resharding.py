@@ -14,7 +14,7 @@ from tests.training.two_ranks import StepResult, make_step, resume_rank, start_r
 
 TIMES = {f"actor/{part}_s" for part in ("update", "packing", "old_logprobs", "gradients")}
 VARIES = TIMES | {"actor/tokens_per_s", "actor/memory_bytes_max", "actor/mfu"}
-VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/attention_padding", "actor/rank_imbalance"}
+VARIES_WITH_RANKS = VARIES | {"actor/computed_tokens", "actor/rank_imbalance"}
 """Metrics that vary with the number of ranks; the last three measure the division of the work."""
 
 

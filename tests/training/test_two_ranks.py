@@ -23,7 +23,6 @@ VARIES = {
     "actor/memory_bytes_max",
     "actor/mfu",
     "actor/computed_tokens",
-    "actor/attention_padding",
     "actor/rank_imbalance",
 }
 """Metrics that vary with the number of ranks; the last three measure the division of the work."""

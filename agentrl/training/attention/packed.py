@@ -93,7 +93,8 @@ def _attend(
     sinks: Tensor | None,
 ) -> Tensor:
     """Return `[1, T, Hq, D]`; a row with a window shares no prefixes."""
-    if not (_goes_in_one_call(layout, query.dtype) or layout.prefixes or sinks is not None):
+    goes_in_one_call = layout.varlen is not None and query.dtype in (torch.float16, torch.bfloat16)
+    if not (goes_in_one_call or layout.prefixes or sinks is not None):
         return _in_buckets(query, key, value, layout, scaling=scaling, window=window)
     if query.device.type != "cuda":
         return merged_attention(query, key, value, cpu_parts(layout, window), CPU_KERNEL, scaling, sinks)
@@ -103,15 +104,6 @@ def _attend(
             "set `model.dtype: bfloat16`, or `actor.share_prefixes: false` for a model without sinks"
         )
     return merged_attention(query, key, value, varlen_parts(layout, window), VARLEN_KERNEL, scaling, sinks)
-
-
-def num_query_rows(layout: RowLayout, dtype: torch.dtype) -> int:
-    """Return the number of queries that attention over a row computes, padding of buckets included."""
-    return sum(layout.lengths) if _goes_in_one_call(layout, dtype) else layout.num_attention_rows
-
-
-def _goes_in_one_call(layout: RowLayout, dtype: torch.dtype) -> bool:
-    return layout.varlen is not None and dtype in (torch.float16, torch.bfloat16)
 
 
 def _in_buckets(

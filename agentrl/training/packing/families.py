@@ -140,7 +140,7 @@ def balanced_bins(
     costs = [packing.cost.of(family, lengths) for family in families]
     fewest = _first_fit(sizes, packing.max_tokens)
     count = min(len(families), max(len(fewest), min_bins))
-    bins = _balanced(sizes, costs, packing.max_tokens, count) or fewest
+    bins = _balanced_within(sizes, costs, packing.max_tokens, count) or fewest
     bins.sort(key=lambda members: -sum(costs[index] for index in members))
     # Neighbours of similar length share attention calls.
     return [
@@ -163,7 +163,14 @@ def _first_fit(sizes: Sequence[int], max_tokens: int) -> list[list[int]]:
     return bins
 
 
-def _balanced(sizes: Sequence[int], costs: Sequence[float], max_tokens: int, count: int) -> list[list[int]] | None:
+def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
+    """Put each index of `costs`, costliest first, into the cheapest of `count` bins."""
+    return _balanced_within([0] * len(costs), costs, 0, count) or []
+
+
+def _balanced_within(
+    sizes: Sequence[int], costs: Sequence[float], max_tokens: int, count: int
+) -> list[list[int]] | None:
     """Put each family, costliest first, into the cheapest bin with room; None if one fits nowhere."""
     bins: list[list[int]] = [[] for _ in range(count)]
     used, spent = [0] * count, [0.0] * count

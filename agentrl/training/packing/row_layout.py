@@ -35,7 +35,7 @@ class Bucket:
 
     @classmethod
     def of(cls, lengths: Sequence[int], start: int) -> "Bucket":
-        """Return the bucket of segments of these lengths that begin at token `start`."""
+        """Return the bucket of segments of these lengths; the first begins at token `start`."""
         longest, padded_index = max(lengths), None
         if min(lengths) < longest:
             padded_index = torch.cat([torch.arange(n) + row * longest for row, n in enumerate(lengths)])
@@ -60,7 +60,7 @@ class Bucket:
         return rows.unflatten(0, (self.num_sequences, self.max_length)).transpose(1, 2)
 
     def untake(self, states_SHLX: Tensor) -> Tensor:
-        """Return the tokens of `[S, H, L, X]` without the padding, one after another."""
+        """Return the tokens of `[S, H, L, X]`, one after another."""
         rows = states_SHLX.transpose(1, 2).flatten(0, 1)
         return rows if self.padded_index is None else rows.index_select(0, self.padded_index)
 
@@ -93,11 +93,11 @@ class VarlenIndex:
     boundaries: Tensor
     """`[segments + 1]`."""
     suffix_index: Tensor
-    """Tokens that continue a prefix, in order."""
+    """Tokens that continue a prefix."""
     suffix_boundaries: Tensor
     """`[F + 1]`, in `suffix_index`."""
     prefix_index: Tensor
-    """Tokens of all prefixes, in order."""
+    """Tokens of all prefixes."""
     prefix_boundaries: Tensor
     """`[F + 1]`, in `prefix_index`."""
 
@@ -116,11 +116,6 @@ class RowLayout:
     prefixes: tuple[SharedPrefix, ...]
     varlen: VarlenIndex | None = None
     """Boundaries for a GPU's kernels; None on a CPU."""
-
-    @property
-    def num_attention_rows(self) -> int:
-        """Query rows that the bucketed attention computes, padding included."""
-        return sum(bucket.num_sequences * bucket.max_length for bucket in self.buckets)
 
     @property
     def max_context(self) -> int:

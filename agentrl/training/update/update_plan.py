@@ -1,6 +1,5 @@
 """Plan of an update: assignment of trajectories to ranks and mini-batches. Runs on the driver, without torch."""
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from itertools import accumulate
 from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.errors import RolloutError
 from agentrl.observability.reports.outcome import is_solved
-from agentrl.training.packing.families import Family, SequenceCost
+from agentrl.training.packing.families import Family, SequenceCost, balanced
 from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 
@@ -43,12 +42,11 @@ def score_metrics(
     The rewards of `groups` are those before the scores were added.
     """
     summaries = [trajectory.summary for group in groups for trajectory in group.trajectories]
-    by_outcome: dict[bool, list[float]] = {True: [], False: []}
-    for summary in summaries:
-        by_outcome[is_solved(summary, selection)].append(scores[summary.trajectory_id])
+    solved = [scores[summary.trajectory_id] for summary in summaries if is_solved(summary, selection)]
+    unsolved = [scores[summary.trajectory_id] for summary in summaries if not is_solved(summary, selection)]
     metrics = {"reward_model/score_mean": _mean([scores[summary.trajectory_id] for summary in summaries])}
-    if by_outcome[True] and by_outcome[False]:
-        metrics["reward_model/score_margin"] = _mean(by_outcome[True]) - _mean(by_outcome[False])
+    if solved and unsolved:
+        metrics["reward_model/score_margin"] = _mean(solved) - _mean(unsolved)
     return metrics
 
 
@@ -97,10 +95,8 @@ def plan_update(
         For each rank its shard and its trajectories.
 
     Raises:
-        ValueError: there is no group, or a trajectory has no reward.
+        ValueError: a trajectory has no reward.
     """
-    if not groups:
-        raise ValueError(f"plan_update: step {step} has no group to train on; the runner must not update with none")
     for group in groups:
         if len(group.rewards) != len(group.trajectories):
             raise ValueError(
@@ -156,9 +152,10 @@ def _spread(
             _cost([groups[group].trajectories[member].summary for group, member in part], share_prefixes=share_prefixes)
             for part in parts
         ]
-        ranks, spent = _assigned(costs, num_ranks)
-        if max(spent) < slowest:
-            slowest = max(spent)
+        ranks = balanced(costs, num_ranks)
+        spent = max(sum(costs[part] for part in own) for own in ranks)
+        if spent < slowest:
+            slowest = spent
             best = [[place for part in own for place in parts[part]] for own in ranks]
     return best
 
@@ -176,14 +173,3 @@ def _cost(summaries: Sequence[TrajectorySummary], *, share_prefixes: bool) -> fl
         prompt = min(summary.num_prompt_tokens for summary in summaries)
         return SequenceCost().of(Family(members=tuple(range(len(summaries))), num_shared=prompt), lengths)
     return sum(SequenceCost().of(Family(members=(index,), num_shared=0), lengths) for index in range(len(summaries)))
-
-
-def _assigned(costs: Sequence[float], num_ranks: int) -> tuple[list[list[int]], list[float]]:
-    """Assign each part, costliest first, to the cheapest rank; return the parts and the cost of each rank."""
-    chosen: list[list[int]] = [[] for _ in range(num_ranks)]
-    cheapest = [(0.0, rank) for rank in range(num_ranks)]
-    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        spent, rank = cheapest[0]
-        chosen[rank].append(index)
-        heapq.heapreplace(cheapest, (spent + costs[index], rank))
-    return chosen, [spent for spent, _ in sorted(cheapest, key=lambda pair: pair[1])]

@@ -1,5 +1,4 @@
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from transformers import (
 
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
-from agentrl.training.attention.packed import num_query_rows
 from agentrl.training.model.decoder import load_model
 from agentrl.training.packing.packing import pack_tokens
-from agentrl.training.packing.row_layout import bucket_sequences, row_layout
+from agentrl.training.packing.row_layout import bucket_sequences
 from agentrl.training.packing.sequences import TokenisedExample
 from agentrl.training.scoring.token_logprobs import score_tokens
 from tests.training.training_cases import FAMILIES, SIZES, VOCABULARY, make_example, make_policy
@@ -73,13 +71,6 @@ def test_buckets_cover_the_row_in_order_with_little_padding():
     for bucket in buckets:
         assert bucket.num_sequences * bucket.max_length <= 1.1 * (bucket.end - bucket.start)
     assert buckets[0].num_sequences >= 2
-
-
-def test_padding_is_counted_for_buckets_and_not_for_variable_length_calls():
-    on_cpu = row_layout([20, 19, 19])
-    on_gpu = replace(on_cpu, varlen=on_cpu._varlen_index(torch.device("cpu")))
-    assert num_query_rows(on_cpu, torch.bfloat16) == num_query_rows(on_gpu, torch.float32) == 60
-    assert num_query_rows(on_gpu, torch.bfloat16) == 58
 
 
 def test_equal_lengths_share_one_call_without_padding():

@@ -54,11 +54,6 @@ def test_ranks_are_balanced_by_tokens_within_each_mini_batch():
         assert max(tokens) - min(tokens) <= longest
 
 
-def test_an_empty_step_is_refused():
-    with pytest.raises(ValueError, match="no group to train on"):
-        plan_update([], step=1, num_ranks=1, num_mini_batches=1)
-
-
 def test_a_trajectory_without_a_reward_is_never_trained_on():
     [group] = groups_of([2])
     first = group.trajectories[0]
