@@ -16,12 +16,12 @@ from torch import Tensor
 
 from agentrl.algorithms.kl_divergence import next_kl_coefficient
 from agentrl.errors import EngineError
-from agentrl.training.export import export_policy
+from agentrl.training.export import export_policy, insert_adapters
 from agentrl.training.model.decoder import decoder_layers, shape_of
 from agentrl.training.model.flops import measured_peak_flops, synchronize
 from agentrl.training.model.router_balance import require_router_loss
 from agentrl.training.model.router_replay import replay_routing
-from agentrl.training.model.sharded_model import insert_adapters, open_model
+from agentrl.training.model.sharded_model import open_model
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.packing.sequences import TokenInputs

@@ -1,4 +1,4 @@
-"""Export of a trained model as a Hugging Face folder: by its ranks, or from a checkpoint by one process on the CPU."""
+"""Export of a trained model, maybe with adapters: by its ranks, or from a checkpoint by one process on the CPU."""
 
 from typing import TYPE_CHECKING
 
@@ -8,12 +8,22 @@ from torch import nn
 from agentrl.training.checkpoint import load_weights
 from agentrl.training.model.decoder import export_model
 from agentrl.training.model.sharded_loading import materialise
-from agentrl.training.model.sharded_model import insert_adapters, open_model
+from agentrl.training.model.sharded_model import OpenedModel, open_model
 from agentrl.training.parallel import full_tensors
 
 if TYPE_CHECKING:
+    from agentrl.config.schema.algorithm import LoraSection
     from agentrl.config.schema.run import ModelSection, RunConfig
     from agentrl.training.model.lora import Adapters
+
+
+def insert_adapters(opened: OpenedModel, lora: "LoraSection", source: "ModelSection", *, key: str) -> "Adapters | None":
+    """Return LoRA's factors beside the layers of a model that is not sharded yet; None if `lora`, the section `key`, is off."""
+    if lora.rank == 0:
+        return None
+    from agentrl.training.model.lora import Adapters  # PEFT takes seconds
+
+    return Adapters(opened, lora, source, key=key)
 
 
 def export_policy(

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from agentrl.training.attention.merged import can_share_prefixes
 from agentrl.training.checkpoint import CheckpointWriter, load_checkpoint
-from agentrl.training.export import export_policy
+from agentrl.training.export import export_policy, insert_adapters
 from agentrl.training.model.decoder import decoder_layers, load_model, recompute_activations
 from agentrl.training.model.sharded_loading import materialise
-from agentrl.training.model.sharded_model import OpenedModel, insert_adapters, open_model
+from agentrl.training.model.sharded_model import OpenedModel, open_model
 from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.packing import pack_examples

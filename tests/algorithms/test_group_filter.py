@@ -50,7 +50,7 @@ def test_an_unscored_trajectory_is_left_out_and_the_others_are_kept():
 def test_a_group_of_several_with_one_that_was_scored_is_dropped_and_counted():
     kept, report = select([group([1.0, None, None])], SelectionSection(drop_equal_reward=False), seed=0)
     assert kept == []
-    assert report == DropReport(groups_dropped_too_small=1, trajectories_unscored=2)
+    assert report == DropReport(groups_dropped_too_small=1, trajectories_dropped_unscored=2)
 
 
 def test_a_group_without_a_scored_trajectory_is_dropped():

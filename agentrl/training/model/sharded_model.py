@@ -24,9 +24,7 @@ from agentrl.training.model.sharded_loading import ModelFiles, compute_buffers, 
 from agentrl.training.parallel import Parallel
 
 if TYPE_CHECKING:
-    from agentrl.config.schema.algorithm import LoraSection
     from agentrl.config.schema.run import ActorSection, ModelSection
-    from agentrl.training.model.lora import Adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +54,6 @@ def _open(path: str, key: str, load: Callable[[], PreTrainedModel]) -> OpenedMod
         if files.can_be_read and compute_buffers(outlined):
             return OpenedModel(model=outlined, files=files)
     return OpenedModel(model=load(), files=None)
-
-
-def insert_adapters(opened: OpenedModel, lora: "LoraSection", source: "ModelSection", *, key: str) -> "Adapters | None":
-    """Return LoRA's factors beside the layers of a model that is not sharded yet; None if `lora`, the section `key`, is off."""
-    if lora.rank == 0:
-        return None
-    from agentrl.training.model.lora import Adapters  # PEFT takes seconds
-
-    return Adapters(opened, lora, source, key=key)
 
 
 def shard_model(
