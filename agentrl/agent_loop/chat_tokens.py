@@ -9,7 +9,7 @@ A policy may end a turn with another token than the template does: a base model 
 template writes it after its own turn end, so the ids differ from a full rendering in this one token.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.agent_loop.chat_template import ChatTemplate
@@ -120,13 +120,23 @@ class ChatTokens:
         """Return the ids of the dialogue so far, up to the start of the policy's turn."""
         return self._encode(self._template.render(messages, add_generation_prompt=True))
 
-    def num_tokens(self, messages: Sequence[Message]) -> int:
-        """Return the length of `prompt`."""
-        return len(self.prompt(messages))
+    def prompt_lengths(self, prompts: Iterable[Prompt]) -> dict[str, int]:
+        """Return the number of tokens of each prompt, keyed by prompt id.
 
-    def num_bytes(self, messages: Sequence[Message]) -> int:
-        """Return the length of the prompt's text in bytes: an upper bound of `num_tokens`, and far cheaper."""
-        return len(self._template.render(messages, add_generation_prompt=True).encode())
+        Raises:
+            ConfigError: the chat template cannot render one.
+        """
+        lengths: dict[str, int] = {}
+        for prompt in prompts:
+            try:
+                lengths[prompt.prompt_id] = len(self.prompt(prompt.messages))
+            except Exception as error:
+                # A template is a program, and may raise any exception for messages that it does not expect.
+                raise ConfigError(
+                    f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: "
+                    f"{error}. Fix or remove the row, or set `model.chat_template`"
+                ) from error
+        return lengths
 
     def observation(self, results: Sequence[Message]) -> list[int]:
         """Return the ids between the token that ended a turn and the policy's next turn.
@@ -262,25 +272,6 @@ class ChatTokens:
             if token in text:
                 text = text.replace(token, f"{token[:1]} {token[1:]}")
         return text
-
-
-def measure_prompts(prompts: Iterable[Prompt], measure: Callable[[Sequence[Message]], int]) -> dict[str, int]:
-    """Return the size of each prompt by `measure` (`ChatTokens.num_tokens` or `num_bytes`), keyed by prompt id.
-
-    Raises:
-        ConfigError: the chat template cannot render one.
-    """
-    sizes: dict[str, int] = {}
-    for prompt in prompts:
-        try:
-            sizes[prompt.prompt_id] = measure(prompt.messages)
-        except Exception as error:
-            # A template is a program, and may raise any exception for messages that it does not expect.
-            raise ConfigError(
-                f"prompt `{prompt.prompt_id}`: the chat template cannot render its messages: {type(error).__name__}: {error}. "
-                "Fix or remove the row, or set `model.chat_template`"
-            ) from error
-    return sizes
 
 
 def _is_markup(token: str, *, special: Sequence[str]) -> bool:

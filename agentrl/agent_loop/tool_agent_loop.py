@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.tool_parser import parse_tool_calls
@@ -18,6 +18,7 @@ from agentrl.engine.base import Engine
 from agentrl.engine.stop_strings import end_of_stop
 from agentrl.errors import EngineDeadError, EngineError, WorkerDiedError
 from agentrl.tools.base import Episode
+from agentrl.tools.executor import ToolExecutor
 from agentrl.types import (
     Completion,
     Deadline,
@@ -46,16 +47,6 @@ _MIN_ANSWER_TOKENS = 32
 """Tokens that a tool result leaves for the policy's next completion."""
 
 
-class CallExecutor(Protocol):
-    """Answers the calls of one turn, in their order (`agentrl.tools.executor.ToolExecutor`)."""
-
-    async def execute(
-        self, calls: Sequence[ToolCall], episode: Episode, *, deadline: Deadline
-    ) -> tuple[ToolResult, ...]:
-        """Return one result per call."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRequest:
     """Identity and prompt of one episode. `seed` fixes the sampling of all its turns."""
@@ -70,7 +61,7 @@ class ToolAgentLoop:
     """Runs episodes against an engine and tools; one instance serves many episodes at once."""
 
     def __init__(
-        self, rollout: RolloutSection, tokens: ChatTokens, tools: CallExecutor, *, tokenizer_threads: Executor
+        self, rollout: RolloutSection, tokens: ChatTokens, tools: ToolExecutor, *, tokenizer_threads: Executor
     ) -> None:
         """Take the parts; `tokenizer_threads` keeps tokenising and parsing off the event loop."""
         self._rollout = rollout

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from agentrl import clock
-from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
 from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
@@ -135,7 +135,7 @@ class AgentLoopWorker:
             ConfigError: the chat template cannot render one.
         """
         tokens = (await self._built()).tokens
-        return await asyncio.to_thread(measure_prompts, prompts, tokens.num_tokens)
+        return await asyncio.to_thread(tokens.prompt_lengths, prompts)
 
     async def run(self, request: TrajectoryRequest, engine: Engine) -> tuple[TrajectorySummary, Trajectory]:
         """Roll out one trajectory, with retries in fresh episodes; after the last try, return a record of the failures.

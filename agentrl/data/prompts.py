@@ -105,10 +105,6 @@ class PromptDataset:
         """Continue as if `position` prompts had been taken."""
         self._position = position
 
-    def seek_epoch(self, epoch: int) -> None:
-        """Continue at the start of an epoch."""
-        self.seek(epoch * len(self))
-
     def take(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts and move on."""
         taken = [self.at(position) for position in range(self._position, self._position + count)]

@@ -6,6 +6,7 @@ off. Several processes may append to one file.
 
 import fcntl
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,8 +15,6 @@ from typing import Any, BinaryIO
 import orjson
 
 JsonObject = dict[str, Any]
-
-_BLOCK_BYTES = 1 << 16
 
 
 def read_json_lines(path: Path) -> Iterator[JsonObject]:
@@ -40,8 +39,8 @@ def append_json_lines(path: Path, objects: Iterable[JsonObject]) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     with os.fdopen(descriptor, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _seek_past_last_newline(file)
-        file.truncate()
+        file.truncate(_end_of_last_line(file))
+        file.seek(0, os.SEEK_END)
         for item in objects:
             file.write(_encode(item) + b"\n")
         file.flush()
@@ -71,17 +70,11 @@ def _complete_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _seek_past_last_newline(file: BinaryIO) -> None:
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            file.seek(start + newline + 1)
-            return
-        end = start
-    file.seek(0)
+def _end_of_last_line(file: BinaryIO) -> int:
+    if os.fstat(file.fileno()).st_size == 0:
+        return 0
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1
 
 
 def _encode(item: JsonObject) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from agentrl.observability.metrics_file import MetricsFile
 from agentrl.observability.tensorboard_events import TensorBoardEvents
@@ -18,36 +18,33 @@ logger = logging.getLogger(__name__)
 class StepColumn:
     """One metric of the line.
 
-    Example: `StepColumn(title="reward", metric="rollout/reward_mean", width=5, decimals=3)` prints `reward 0.512`.
+    Example: `StepColumn(title="reward", metric="rollout/reward_mean", form="5.3f")` prints `reward 0.512`.
     """
 
     title: str
     metric: str
-    width: int
-    decimals: int
+    form: str
+    """Format of the number, with its width."""
     unit: str = ""
-    notation: Literal["f", "e"] = "f"
-    """`e` for numbers of any size, such as learning rates."""
 
 
 STEP_COLUMNS = (
-    StepColumn(title="accuracy", metric="validation/accuracy", width=5, decimals=3),
-    StepColumn(title="reward", metric="rollout/reward_mean", width=5, decimals=3),
-    StepColumn(title="tool use", metric="rollout/tool_call_share", width=4, decimals=2),
-    StepColumn(title="ok", metric="rollout/tool_success_rate", width=4, decimals=2),
-    StepColumn(title="tokens", metric="rollout/response_tokens_mean", width=5, decimals=0),
-    StepColumn(title="grad", metric="actor/grad_norm", width=6, decimals=3),
-    StepColumn(title="in", metric="time/step_s", width=5, decimals=1, unit=" s"),
+    StepColumn(title="accuracy", metric="validation/accuracy", form="5.3f"),
+    StepColumn(title="reward", metric="rollout/reward_mean", form="5.3f"),
+    StepColumn(title="tool use", metric="rollout/tool_call_share", form="4.2f"),
+    StepColumn(title="ok", metric="rollout/tool_success_rate", form="4.2f"),
+    StepColumn(title="tokens", metric="rollout/response_tokens_mean", form="5.0f"),
+    StepColumn(title="grad", metric="actor/grad_norm", form="6.3f"),
+    StepColumn(title="in", metric="time/step_s", form="5.1f", unit=" s"),
 )
 
-
 SFT_COLUMNS = (
-    StepColumn(title="loss", metric="sft/loss", width=6, decimals=4),
-    StepColumn(title="held-out", metric="validation/loss", width=6, decimals=4),
-    StepColumn(title="grad", metric="sft/grad_norm", width=6, decimals=3),
-    StepColumn(title="lr", metric="sft/learning_rate", width=7, decimals=1, notation="e"),
-    StepColumn(title="tokens/s", metric="sft/tokens_per_s", width=6, decimals=0),
-    StepColumn(title="in", metric="time/step_s", width=5, decimals=1, unit=" s"),
+    StepColumn(title="loss", metric="sft/loss", form="6.4f"),
+    StepColumn(title="held-out", metric="validation/loss", form="6.4f"),
+    StepColumn(title="grad", metric="sft/grad_norm", form="6.3f"),
+    StepColumn(title="lr", metric="sft/learning_rate", form="7.1e"),
+    StepColumn(title="tokens/s", metric="sft/tokens_per_s", form="6.0f"),
+    StepColumn(title="in", metric="time/step_s", form="5.1f", unit=" s"),
 )
 """Columns of supervised training."""
 
@@ -60,8 +57,8 @@ def format_step_line(step: int, metrics: Mapping[str, float], columns: Sequence[
 
 def _format_cell(column: StepColumn, metrics: Mapping[str, float]) -> str:
     value = metrics.get(column.metric, math.nan)
-    text = f"{value:.{column.decimals}{column.notation}}" if math.isfinite(value) else "-"
-    return f"{text:>{column.width}}{column.unit}"
+    text = format(value, column.form) if math.isfinite(value) else "-".rjust(int(column.form.partition(".")[0]))
+    return f"{text}{column.unit}"
 
 
 class MetricsLogger:

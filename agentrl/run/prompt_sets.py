@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema.run import DataSection, RunConfig
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
@@ -71,12 +71,9 @@ def overlong_warnings(overlong: Mapping[str, int], data: DataSection) -> list[st
 
 
 def count_overlong(tokens: ChatTokens, prompts: Iterable[Prompt], max_tokens: int) -> dict[str, int]:
-    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id; those of fewer bytes are not tokenised.
+    """Return the tokens of the prompts that are longer than `max_tokens`, by prompt id.
 
     Raises:
         ConfigError: the chat template cannot render a prompt.
     """
-    by_id = {prompt.prompt_id: prompt for prompt in prompts}
-    sizes = measure_prompts(by_id.values(), tokens.num_bytes)
-    lengths = measure_prompts([by_id[name] for name, size in sizes.items() if size > max_tokens], tokens.num_tokens)
-    return {name: length for name, length in lengths.items() if length > max_tokens}
+    return {name: length for name, length in tokens.prompt_lengths(prompts).items() if length > max_tokens}

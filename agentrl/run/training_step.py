@@ -215,7 +215,7 @@ async def _enter_stage(run: Run, state: RunState) -> RunState:
             run.plan.prompts.num_left_out,
         )
         if stage.has_own_data:
-            run.plan.prompts.seek_epoch(run.plan.first_epoch)
+            run.plan.prompts.seek(run.plan.first_epoch * len(run.plan.prompts))
         state = replace(state, stage_position=run.plan.prompts.position)
         if stage.reset_optimiser:
             await run.learner.reset_optimiser(step=state.step)

@@ -127,23 +127,16 @@ class BatchSimulation:
         if self._step is not None and not self.running:
             self._begin_steps(now)
 
-    def pause(self, now: float) -> None:
-        """Stop in the middle of a step; `resume` restarts the step."""
+    def renew_weights(self, now: float, *, version: int) -> None:
+        """Drop the KV memory, and restart the current step with new weights; running requests are computed again."""
         self._catch_up(now)
-        self._step = None
-
-    def resume(self, now: float) -> None:
-        """Undo `pause`."""
-        if self._step is None:
-            self._begin_steps(now)
-
-    def forget_all(self) -> None:
-        """Drop the KV memory, as new weights do; running requests are computed again. Call it while paused."""
+        self.policy_version = version
         self._cache.clear()
         self._cached_tokens = self.used_tokens = 0
         for request in self.running:
             request.lose_memory()
         self._prefilling = list(self.running)
+        self._begin_steps(now)
 
     def advance(self, now: float) -> list[SimulatedRequest]:
         """Run the steps that have ended by `now`; return the requests that sampled their last token."""

@@ -61,7 +61,6 @@ class SimulatedEngine:
         self._turns: dict[str, _Turn] = {}
         self._pasts: dict[str, _Past] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._sleeps = False
 
     async def start(self) -> None:
         """See `Engine.start`."""
@@ -91,11 +90,8 @@ class SimulatedEngine:
             answer=loop.create_future(),
         )
         timer = loop.call_later(deadline.remaining_s(), self._end_early, request_id)
-        if self._sleeps:
-            self._batch.waiting.append(turn)
-        else:
-            self._batch.add(turn, clock.now())
-            self._wake_at_next_event()
+        self._batch.add(turn, clock.now())
+        self._wake_at_next_event()
         try:
             return await turn.answer
         finally:
@@ -108,24 +104,14 @@ class SimulatedEngine:
         self._end_early(request_id)
 
     async def sleep(self) -> None:
-        """See `Engine.sleep`."""
-        self._sleeps = True
-        self._batch.pause(clock.now())
-        self._wake_at_next_event()
+        """See `Engine.sleep`; nothing to free."""
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """See `Engine.wake`."""
-        self._sleeps = False
-        self._batch.resume(clock.now())
-        self._wake_at_next_event()
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """See `Engine.load_weights`; only the version is used."""
-        self._batch.pause(clock.now())
-        self._batch.policy_version = version
-        self._batch.forget_all()
-        if not self._sleeps:
-            self._batch.resume(clock.now())
+        self._batch.renew_weights(clock.now(), version=version)
         self._wake_at_next_event()
 
     async def stats(self) -> EngineStats:
@@ -166,8 +152,6 @@ class SimulatedEngine:
         if turn := self._turns.get(request_id):
             self._batch.remove(turn, clock.now())
             self._end(turn, FinishReason.ABORT)
-            if self._sleeps:
-                self._batch.pause(clock.now())
             self._wake_at_next_event()
 
     def _take_events(self) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, cast
 
 import docstring_parser
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ArgsKwargs
 
@@ -21,7 +21,7 @@ from agentrl.errors import ConfigError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.result_text import as_result, failed_call, returns_none
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from agentrl.user_code import contained, contained_coroutine, words_of
+from agentrl.user_code import contained, contained_coroutine, described
 
 FUNCTION_TOOL = "agentrl.tools.function_tool.FunctionTool"
 
@@ -57,9 +57,9 @@ class FunctionTool:
             raise ConfigError(f"`function` is `{path}`, which is no function; name a `def`, which may call it")
         self._is_async = inspect.iscoroutinefunction(function)
         self._calls = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix=f"tool {function.__name__}")
-        self._adapter = _adapter_of(function)
         self._none_is_result = returns_none(function)
         self.schema = schema or infer_schema(function)
+        self._adapter = TypeAdapter[Any](cast(Any, function))
 
     async def start(self) -> None:
         """Do nothing: a function has no sessions."""
@@ -101,45 +101,29 @@ class _NoTitles(GenerateJsonSchema):
         return False
 
 
-def _adapter_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter[Any](cast(Any, function))
-    except PydanticUserError as error:
-        raise ConfigError(
-            f"function tool `{function.__name__}`: a type hint has no JSON form: {error.message}"
-        ) from error
-    except Exception as error:
-        # Hints that are text are evaluated, and may raise anything; most often they name what only a type checker imports.
-        raise ConfigError(
-            f"function tool `{function.__name__}`: a type hint cannot be read: {type(error).__name__}: {words_of(error)}. "
-            "Import what it names, not only under `TYPE_CHECKING`"
-        ) from error
-
-
 def infer_schema(function: Callable[..., Any]) -> ToolSchema:
     """Return the schema of a function from its type hints and Google docstring.
 
     Raises:
-        ConfigError: a parameter has no type hint, or one that JSON cannot express.
+        ConfigError: a parameter has no type hint, or one that JSON cannot express, or the docstring cannot be read.
     """
-    name, adapter = function.__name__, _adapter_of(function)
+    name = function.__name__
     for parameter in inspect.signature(function).parameters.values():
         if parameter.annotation is parameter.empty:
             raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` has no type hint; add one")
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"function tool `{name}`: parameter `{parameter.name}` cannot be given by name")
     try:
-        parameters = adapter.json_schema(schema_generator=_NoTitles)
-    except PydanticUserError as error:
-        raise ConfigError(f"function tool `{name}`: a type hint has no JSON form: {error.message}") from error
-    try:
+        parameters = TypeAdapter[Any](cast(Any, function)).json_schema(schema_generator=_NoTitles)
         docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
-    except docstring_parser.ParseError as error:
+    except Exception as error:
+        # Hints that are text are evaluated, and may raise anything; most often they name what only a type checker imports.
         raise ConfigError(
-            f"function tool `{name}`: its docstring is not in Google style: {error}; begin it with a line of words"
+            f"function tool `{name}`: its type hints have no JSON form, or its docstring is not in Google style: "
+            f"{described(error)}"
         ) from error
     for documented in docstring.params:
-        described = parameters["properties"].get(documented.arg_name)
-        if described is not None and documented.description:
-            described.setdefault("description", " ".join(documented.description.split()))
+        shown = parameters["properties"].get(documented.arg_name)
+        if shown is not None and documented.description:
+            shown.setdefault("description", " ".join(documented.description.split()))
     return ToolSchema(name=name, description=docstring.description or "", parameters=parameters)

@@ -39,11 +39,9 @@ _STATUSES = {VerdictStatus.ACCEPTED: ToolStatus.OK, VerdictStatus.TIME_LIMIT_EXC
 
 
 class PythonToolConfig(JudgeConnection):
-    """Keys of the tool: the connection to the judge, and the form of the result."""
+    """Keys of the tool: the connection to the judge."""
 
     type: Literal["native"] = "native"
-    show_execution_time: bool = False
-    """Add the wall clock of the program to the result; equal seeds then give different texts."""
 
 
 class PythonTool:
@@ -64,7 +62,6 @@ class PythonTool:
                 f"tool `{PYTHON_TOOL}`: its `tool_schema` has the parameters {sorted(names)}; they must be `code`, which is "
                 "`required`, and `input`"
             )
-        self._show_execution_time = settings.show_execution_time
         self._client = settings.client(context.judge, owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:
@@ -92,7 +89,7 @@ class PythonTool:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {error}")
         return ToolResult(
             status=_STATUSES.get(verdict.status, ToolStatus.ERROR),
-            text=result_text(verdict, show_execution_time=self._show_execution_time),
+            text=result_text(verdict),
             truncated=verdict.stdout_truncated or verdict.stderr_truncated,
             queue_s=verdict.queue_time_s,
         )
@@ -109,18 +106,16 @@ class PythonTool:
         return self._client.take_stats()
 
 
-def result_text(verdict: Verdict, *, show_execution_time: bool) -> str:
+def result_text(verdict: Verdict) -> str:
     """Return a verdict as the policy reads it.
 
     The first line is `success` or `failure: <reason>`; then come non-empty `stdout:` and `stderr:`, each on a line before its
-    text, and the execution time if requested.
+    text.
     """
     lines = ["success" if verdict.status is VerdictStatus.ACCEPTED else f"failure: {_reason(verdict)}"]
     for name, text in (("stdout", verdict.stdout), ("stderr", verdict.stderr)):
         if text.rstrip("\n"):
             lines += [f"{name}:", text.rstrip("\n")]
-    if show_execution_time:
-        lines.append(f"execution time: {verdict.wall_time_s:.2f} s")
     return "\n".join(lines)
 
 

@@ -160,10 +160,7 @@ def test_new_weights_have_what_runs_computed_again_and_mark_what_is_sampled_from
     batch.add(first, 0.0)
     batch.advance(21e-3)
     now = 21e-3 + 4.5 * 11e-3  # five tokens
-    batch.pause(now)
-    batch.policy_version = 1
-    batch.forget_all()
-    batch.resume(now)
+    batch.renew_weights(now, version=1)
     # The prompt and all but the last of five tokens, with which the sixth is sampled; then four steps of a token each.
     num_recomputed = 100 + 5 - 1
     assert run_to_the_end(batch) == {"a": pytest.approx(now + (10 + 1 + num_recomputed * 0.1) * 1e-3 + 4 * 11e-3)}
@@ -177,9 +174,7 @@ def test_new_weights_forget_what_ended_turns_left():
     batch = make_batch()
     batch.add(request("a", prompt=100, sample=10, opening="x"), 0.0)
     end = run_to_the_end(batch)["a"]
-    batch.pause(end)
-    batch.forget_all()
-    batch.resume(end)
+    batch.renew_weights(end, version=1)
     batch.add(request("a", prompt=200, sample=10, opening="x"), end)
     run_to_the_end(batch)
     assert (batch.counts.cached, batch.counts.prefilled) == (0, 300)

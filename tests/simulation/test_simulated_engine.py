@@ -125,37 +125,15 @@ def test_a_cancelled_request_frees_its_place():
     run_in_virtual_time(main())
 
 
-def test_a_sleeping_engine_samples_nothing_and_new_weights_show_in_the_spans():
+def test_new_weights_show_in_the_spans():
     async def main() -> Completion:
         engine = await make_engine(turn_tokens_median=1000, turn_tokens_sigma=0, prompt_sigma=0)
         task = asyncio.create_task(ask(engine))
         await asyncio.sleep(2.0)
-        await engine.sleep()
-        before = (await engine.stats()).num_generated_tokens
-        await asyncio.sleep(100.0)
-        assert (await engine.stats()).num_generated_tokens == before
         await engine.load_weights(NOWHERE, version=5)
-        await engine.wake(("weights", "kv_cache"))
+        before = (await engine.stats()).num_generated_tokens
         completion = await task
         assert completion.version_spans == ((0, 0), (before, 5))
-        assert clock.now() == pytest.approx(100 + 1000 * 7.03e-3, rel=0.01)
         return completion
 
     assert len(run_in_virtual_time(main()).token_ids) == 1000
-
-
-def test_an_abort_while_it_sleeps_wakes_nothing():
-    async def main() -> None:
-        engine = await make_engine(turn_tokens_median=1000, turn_tokens_sigma=0, prompt_sigma=0)
-        tasks = [asyncio.create_task(ask(engine, name=f"1-p-{number}-0")) for number in range(3)]
-        await asyncio.sleep(1.0)
-        await engine.sleep()
-        before = (await engine.stats()).num_generated_tokens
-        await engine.abort("1-p-0-0")
-        await asyncio.sleep(10.0)
-        assert (await engine.stats()).num_generated_tokens == before
-        await engine.wake(("weights", "kv_cache"))
-        reasons = [completion.finish_reason for completion in await asyncio.gather(*tasks)]
-        assert reasons == [FinishReason.ABORT, FinishReason.STOP, FinishReason.STOP]
-
-    run_in_virtual_time(main())

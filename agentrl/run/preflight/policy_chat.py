@@ -6,7 +6,7 @@ The tokenizer is loaded without torch, and weights are not read, so that a drive
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.agent_loop.chat_tokens import ChatTokens, measure_prompts
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.models.tokenizer import light_tokenizer_class, read_model_file
@@ -81,7 +81,7 @@ def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
         ConfigError: the template cannot render it.
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
-    [length] = measure_prompts([prompt], tokens.num_tokens).values()
+    [length] = tokens.prompt_lengths([prompt]).values()
     return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}"
 
 
