@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from agentrl.cluster.ray.spawn import ResourcePool
 from agentrl.cluster.workers.extra_roles import spawn_extra_worker
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
-from agentrl.errors import ConfigError, ToolError
+from agentrl.errors import ConfigError
 from agentrl.judge.connection import ToolContext
 from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.tools.base import Episode, ToolConfig
@@ -179,79 +178,3 @@ def test_a_tool_that_asks_for_a_role_that_nobody_plays_is_refused(monkeypatch: p
     assert "its `role` is `painter`, which is none of `cluster.extra_roles` (`image_edit`)" in refused(
         monkeypatch, tools=[other]
     )
-
-
-class Editors:
-    """Methods that differ from what the tool of the example calls."""
-
-    def __init__(self, config: dict[str, Any], role: str) -> None: ...
-
-    async def fits(self, episode_id: str, **anything: str) -> None: ...
-
-    @staticmethod
-    async def static(episode_id: str, operation: str, image: str, colours_of: str = "") -> None: ...
-
-    async def no_episode(self, operation: str, image: str, colours_of: str = "") -> None: ...
-
-    async def lacks_required(self, episode_id: str, image: str, colours_of: str = "") -> None: ...
-
-    async def lacks_optional(self, episode_id: str, operation: str, image: str) -> None: ...
-
-    async def asks_for_more(self, episode_id: str, operation: str, image: str, colours_of: str) -> None: ...
-
-    async def kill(self, episode_id: str, **anything: str) -> None: ...
-
-    async def __call__(self, episode_id: str, **anything: str) -> None: ...
-
-    async def ends(self, episode_id: str) -> None: ...
-
-
-def with_methods(**config: str | None) -> tuple[LoadedConfig, list[ToolConfig]]:
-    plan = loaded(f"cluster.extra_roles.image_edit.class_path={Editors.__module__}.Editors")
-    [tool] = load_tool_configs(plan.config)
-    return plan, [replace(tool, config={**tool.config, "end_method": None, **config})]
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"method": "no_episode"}, r"`Editors.no_episode`.*unexpected keyword argument 'episode_id'"),
-        ({"method": "lacks_required"}, r"`method`.*unexpected keyword argument 'operation'.*Change the method, or the"),
-        ({"method": "lacks_optional"}, r"unexpected keyword argument 'colours_of'"),
-        ({"method": "asks_for_more"}, r"missing a required .*'colours_of'.*and `required` of the schema"),
-        ({"method": "__call__"}, r"`method` is `__call__`, and .*names with `_` are its own"),
-        (
-            {"method": "fits", "end_method": "no_episode"},
-            r"its `end_method`.*called with `episode_id=`.*Change the method$",
-        ),
-    ],
-)
-def test_a_method_that_cannot_be_called_as_the_tool_does_is_refused_with_what_is_missing(
-    config: dict[str, str], words: str
-):
-    plan, tools = with_methods(**config)
-    with pytest.raises(ConfigError, match=words):
-        check_extra_roles(plan.config.cluster, tools)
-
-
-@pytest.mark.parametrize("method", ["fits", "static", "kill"])
-def test_a_method_that_takes_what_the_schema_names_passes(method: str):
-    plan, tools = with_methods(method=method, end_method="ends")
-    check_extra_roles(plan.config.cluster, tools)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"properties": {"episode_id": {"type": "string"}}}, "has the property `episode_id`"),
-        ({"additionalProperties": True}, "unexpected keyword argument 'some_other_name'"),
-        ({"required": "image"}, "its parameters are no JSON schema"),
-    ],
-)
-def test_a_schema_that_the_method_cannot_follow_is_refused(change: dict[str, Any], words: str):
-    plan, [tool] = with_methods(method="static")
-    assert tool.tool_schema is not None
-    function = tool.tool_schema["function"]
-    schema = tool.tool_schema | {"function": function | {"parameters": function["parameters"] | change}}
-    with pytest.raises((ConfigError, ToolError), match=words):
-        check_extra_roles(plan.config.cluster, [replace(tool, tool_schema=schema)])

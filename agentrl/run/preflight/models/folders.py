@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.schema.algorithm import LoraSection
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.attention_support import TESTED, exact_positions, has_sinks, num_positions
 from agentrl.models.tokenizer import light_tokenizer_class, load_tokenizer, read_model_file
 from agentrl.models.weight_files import tensor_shapes
-from agentrl.run.preflight.models.hub import require_hub_model
 
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names under which architectures store the number of experts of a layer."""
+_HUB_TIMEOUT_S = 5.0
 
 
 def check_models(config: RunConfig) -> None:
@@ -58,7 +57,27 @@ def check_model_path(path: str, *, key: str = "model.path") -> None:
     elif folder.is_absolute() or path.startswith(".") or path.count("/") > 1:
         raise ConfigError(f"{key}: {path}: no such folder. Name a Hugging Face model folder, or a model on a hub.")
     else:
-        require_hub_model(path, key=key)
+        _require_hub_model(path, key=key)
+
+
+def _require_hub_model(name: str, *, key: str) -> None:
+    """Ask the hub once, with a short limit: the libraries would try for a minute, in every process."""
+    # Here and not above: it takes half a second, and most runs name a folder.
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
+        elif not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            raise FileNotFoundError("it is not in the cache (`HF_HUB_OFFLINE` is set)")
+    except Exception as error:
+        # What fails without a network depends on the HTTP library of this version of `huggingface_hub`.
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"{key}: `{name}` is no folder (next to the config, or in {Path.cwd()}), and as a model on the hub it cannot be "
+            f"asked for: {cause}. Correct the name; or fetch the model (`hf download`), and name its folder or set "
+            "`HF_HUB_OFFLINE=1`"
+        ) from error
 
 
 def check_evaluated(config: RunConfig) -> None:
@@ -154,18 +173,11 @@ def language_settings(path: str) -> dict[str, Any] | None:
 
 def _check_policy(config: RunConfig) -> None:
     """Refuse a policy that its engine or its update would compute wrongly."""
-    path, engine = config.model.path, config.rollout.engine
-    settings = language_settings(path) or {}
-    if has_sinks(settings) and engine == "transformers":
+    path = config.model.path
+    if has_sinks(language_settings(path) or {}) and config.rollout.engine == "transformers":
         raise ConfigError(
             f"model.path: {path} has attention sinks, which `rollout.engine: transformers` does not compute; use the engine "
             "`vllm`, or a model without them"
-        )
-    # There vLLM computes with packed copies of the experts.
-    if _has_experts(settings) and engine == "vllm" and config.cluster.address is None and not gpus_here():
-        raise ConfigError(
-            f"model.path: {path} is a mixture of experts, to which `rollout.engine: vllm` takes no new weights on a CPU; use "
-            "the engine `transformers`, or GPUs for the engines"
         )
     router_loss, replays = config.actor.router_aux_loss_coef > 0, config.rollout.replay_routing
     if router_loss or replays:

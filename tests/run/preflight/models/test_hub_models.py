@@ -17,7 +17,6 @@ from agentrl.config.sft_load import load_sft_config
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, prepare_evaluation
-from agentrl.run.preflight.models import hub
 from agentrl.run.preflight.models.folders import check_models
 from agentrl.run.sft.run import prepare as prepare_warm_start
 from agentrl.runners.export import export
@@ -32,9 +31,10 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 @pytest.mark.parametrize(("variables", "reason"), [(NO_HUB, "refused"), (OFFLINE, "`HF_HUB_OFFLINE` is set")])
 def test_without_a_network_the_name_of_a_model_is_refused_in_one_line_at_once(variables: dict[str, str], reason: str):
     code = (
-        "import time; from agentrl.errors import ConfigError; from agentrl.run.preflight.models.hub import require_hub_model\n"
+        "import time; from agentrl.errors import ConfigError\n"
+        "from agentrl.run.preflight.models.folders import check_model_path\n"
         "begun = time.monotonic()\n"
-        "try: require_hub_model('some-owner/some-model')\n"
+        "try: check_model_path('some-owner/some-model')\n"
         "except ConfigError as error: print(f'{time.monotonic() - begun:.1f} {error}')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **variables})
@@ -72,7 +72,6 @@ def cache_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: obje
     (snapshot / "config.json").write_text(json.dumps(known | settings))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
-    hub._problem.cache_clear()
     return snapshot
 
 

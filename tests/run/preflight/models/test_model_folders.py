@@ -9,7 +9,6 @@ import pytest
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.errors import ConfigError
-from agentrl.run.preflight.models import folders
 from agentrl.run.preflight.models.folders import check_models
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
@@ -95,23 +94,7 @@ def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_the
 
 
 @pytest.mark.usefixtures("vllm_is_installed")
-@pytest.mark.parametrize("experts", ["num_experts", "num_local_experts"])
-def test_a_mixture_of_experts_in_vllm_is_refused_where_engines_have_no_gpu(
-    experts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    words = [f"model.path={policy_with(tmp_path, **{experts: 8})}", "rollout.engine=vllm"]
-    monkeypatch.setattr(folders, "gpus_here", lambda: 0)
-    with pytest.raises(ConfigError, match=r"mixture of experts, to which `rollout.engine: vllm` takes no new weights"):
-        check(*words)
-    check(words[0], "rollout.engine=transformers")
-    check(f"model.path={POLICY}", words[1])
-    monkeypatch.setattr(folders, "gpus_here", lambda: 1)
-    check(*words)
-
-
-@pytest.mark.usefixtures("vllm_is_installed")
-def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folders, "gpus_here", lambda: 1)
+def test_a_replay_of_routing_is_refused_where_it_cannot_be(tmp_path: Path):
     replay = ["rollout.replay_routing=true", "rollout.engine=vllm"]
     with pytest.raises(ConfigError, match=r"replay_routing` is set, but `model\.path`: .*\(`qwen3`\) has no experts"):
         check(*replay)
