@@ -1,5 +1,6 @@
 """Real chat templates (shipped with trl, and ours) on a small byte-level tokenizer that knows their special tokens."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,6 +18,8 @@ SPECIAL_TOKENS = (
     "<|eom_id|>",
 )
 OWN_TEMPLATES = Path(__file__).resolve().parent.parent / "configs" / "templates"
+_TAGS = re.compile(r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^<>｜]+｜>|<end_of_turn>|<start_of_turn>")
+"""Special tokens, as the templates of most families write them."""
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -51,12 +54,13 @@ def make_tokenizer(template: str, *, without: str = "") -> PreTrainedTokenizerFa
         ]
     )
     core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS if token != without])
+    own = OWN_TEMPLATES / f"{template}.jinja"
+    source = own if own.is_file() else files("trl").joinpath("chat_templates", f"{template}.jinja")
+    special = dict.fromkeys([*SPECIAL_TOKENS, *_TAGS.findall(source.read_text())])
+    core.add_special_tokens([AddedToken(token, special=True) for token in special if token != without])
     core.add_tokens([AddedToken(token, normalized=False) for token in ("<tool_call>", "</tool_call>")])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<|begin_of_text|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"
     )
-    own = OWN_TEMPLATES / f"{template}.jinja"
-    source = own if own.is_file() else files("trl").joinpath("chat_templates", f"{template}.jinja")
     tokenizer.chat_template = source.read_text()
     return tokenizer

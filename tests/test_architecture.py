@@ -33,7 +33,7 @@ LAYERS: list[set[str]] = [
     {"weight_sync"},
     {"judge", "models"},
     {"servers"},
-    {"algorithms"},
+    {"algorithms", "formats"},
     {"data", "trajectories"},
     {"observability"},
     {"config"},

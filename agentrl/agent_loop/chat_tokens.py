@@ -13,31 +13,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.agent_loop.chat_template import ChatTemplate
-from agentrl.agent_loop.template_probe import calls_equal, probe_call, probe_tools, render_probe
-from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.agent_loop.template_probe import calls_equal, find_format, render_probe
+from agentrl.agent_loop.turn_ends import PROBE_USER, TurnEnds
 from agentrl.config.chat_template import read_chat_template
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
+from agentrl.formats.arguments import parameters_of
+from agentrl.formats.base import CallFormat, read_calls
 from agentrl.models.tokenizer import end_token_ids, load_tokenizer
-from agentrl.types import Message, Prompt
+from agentrl.types import Message, Prompt, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_PROBE_USER: Message = {"role": "user", "content": "probe"}
-_PROBE_TEXT = "probe-completion"
-_THOUGHT_BEGIN = "<think>"
 _TAG_ENDS = {("<", ">"), ("[", "]"), ("{", "}")}
 
 
 class ChatTokens:
     """The token side of one chat template with one set of tools.
 
-    `turn_end_id` is the token with which the template ends an assistant turn (`<|im_end|>`, `<|eot_id|>`). It is taken from a
-    rendering, because base models name another token as their `eos_token`.
-    `stop_ids` are all tokens that end a turn of the policy, that of the template first; engines stop at them.
-    `rewrites_history` is True if the template renders an earlier assistant turn differently once a message follows it (Qwen3):
-    the policy then continues from its sampled tokens, which differ from a full rendering.
+    `turn_ends` are the tokens with which the template ends a turn (`<|im_end|>`, `<|eot_id|>`), taken from a rendering: base
+    models name another token as their `eos_token`.
+    `stop_ids` are all tokens that end a turn of the policy, those of the template first; engines stop at them.
+    `rewrites_history`: see `TurnEnds`.
     `opens_thought` is True if the template itself writes the `<think>` at the start of a turn (QwQ, Qwen3 Thinking).
     """
 
@@ -46,6 +44,7 @@ class ChatTokens:
         tokenizer: "PreTrainedTokenizerFast",
         tools: Sequence[dict[str, Any]],
         *,
+        tool_format: str = "auto",
         variables: Mapping[str, Any] | None = None,
         end_ids: frozenset[int] = frozenset(),
         template_file: str | None = None,
@@ -55,32 +54,34 @@ class ChatTokens:
         Args:
             tokenizer: tokenizer with a chat template.
             tools: schemas in the form that `apply_chat_template(tools=...)` takes; without any, the template may lack tools.
+            tool_format: name of the format of calls (`model.tool_format`).
             variables: passed to every rendering.
             end_ids: end tokens named by the model's files, besides the tokenizer's `eos_token`.
             template_file: file of the template, for messages; None: the tokenizer's own template.
 
         Raises:
-            ConfigError: there is no template, it hides the tools, writes calls that the parser does not read, or rewrites
-                text before an observation.
+            ConfigError: there is no template, it hides the tools, writes calls in a format that is not read, or rewrites text
+                before an observation.
         """
         self._tokenizer = tokenizer
+        self._tool_format = tool_format
         self._variables, self._end_ids, self._template_file = variables, end_ids, template_file
         self._template = template = ChatTemplate(tokenizer, tools, variables or {}, file=template_file)
         self._literals = [
             token for token in template.added_tokens if _is_markup(token, special=tokenizer.all_special_tokens)
         ]
-        if tools:
-            probe_tools(template)
-        self._base = [_PROBE_USER, {"role": "assistant", "content": _PROBE_TEXT}]
-        base_text = render_probe(template, self._base, "an assistant's turn")
-        if _PROBE_TEXT not in base_text:
-            raise ConfigError(f"{template.name} drops the text of an assistant's turn. {template.way_out}")
-        self.turn_end_id, self._after_turn_end = self._find_turn_end(base_text)
-        self._turn_end_text = base_text.partition(_PROBE_TEXT)[2]
+        self._format = find_format(template, tool_format) if tools else None
+        self._parameters = parameters_of(tools)
+        self.turn_ends = TurnEnds(template, self._format, self._encode)
         self.stop_ids = self._find_stop_ids(end_ids)
-        self.rewrites_history = bool(tools) and self._check_appends(base_text)
-        prompt = render_probe(template, [_PROBE_USER], "a prompt", add_generation_prompt=True)
-        self.opens_thought = prompt.rstrip().endswith(_THOUGHT_BEGIN)
+        self.rewrites_history = self.turn_ends.rewrites_history
+        prompt = render_probe(template, [PROBE_USER], "a prompt", add_generation_prompt=True)
+        self.opens_thought = prompt.rstrip().endswith((self._format or CallFormat).thought[0])
+
+    @property
+    def format_name(self) -> str | None:
+        """Name of the format of calls; None without tools."""
+        return self._format.name if self._format else None
 
     @classmethod
     def of_model(
@@ -102,6 +103,7 @@ class ChatTokens:
         return cls(
             tokenizer,
             tools,
+            tool_format=model.tool_format,
             variables=model.template_kwargs,
             end_ids=end_token_ids(model.path),
             template_file=model.chat_template,
@@ -138,16 +140,25 @@ class ChatTokens:
                 ) from error
         return lengths
 
-    def observation(self, results: Sequence[Message]) -> list[int]:
+    def calls(self, text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
+        """Return the tool calls in a turn's text, with the ids `{id_prefix}-0`, `{id_prefix}-1`, ...; without tools, none."""
+        if self._format is None:
+            return ()
+        in_thought = self.opens_thought
+        return read_calls(self._format, text, self._parameters, id_prefix=id_prefix, in_thought=in_thought).calls
+
+    def observation(self, results: Sequence[Message], *, names: Sequence[str] = ()) -> list[int]:
         """Return the ids between the token that ended a turn and the policy's next turn.
 
         Args:
             results: `tool` messages, in the order of the calls. Token literals in their text (`<|im_end|>`) are broken up,
                 so that a program's output cannot forge a turn.
+            names: names of the called tools, which some templates repeat; empty for a call without one.
         """
+        first = self._template.tools[0]["function"]["name"] if self._template.tools else ""
         safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]
-        text = self._template.render([*self._base, *safe], add_generation_prompt=True)
-        return self._encode(self._after_turn_end + self._after_base(text))
+        text = self.turn_ends.after_calls([name or first for name in names or [""] * len(safe)], safe)
+        return self._encode(text)
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
         """Return `text`, cut to about `max_tokens` tokens with a mark at the end, and whether it was cut."""
@@ -176,6 +187,7 @@ class ChatTokens:
         return ChatTokens(
             self._tokenizer,
             tools,
+            tool_format=self._tool_format,
             variables=self._variables,
             end_ids=self._end_ids,
             template_file=self._template_file,
@@ -199,6 +211,7 @@ class ChatTokens:
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
+            end = self.turn_ends.call if message.get("tool_calls") else self.turn_ends.answer
             before = self._template.render(messages[:index], add_generation_prompt=True)
             after = self._template.render(messages[: index + 1])
             if not before.startswith(rendered) or not after.startswith(before):
@@ -207,20 +220,18 @@ class ChatTokens:
                     "training would differ from rollouts. Use a template that only appends."
                 )
             context_ids = self._encode(pending + before[len(rendered) :])
-            completion = after[len(before) : len(after) - len(self._after_turn_end)]
+            completion = after[len(before) : len(after) - len(end.after)]
             self._check_calls(message, completion, index)
-            completion_ids = self._encode(completion)
+            completion_ids = self._encode(completion) + ([end.token_id] if end.begins_next else [])
             ids += context_ids + completion_ids
             mask += [0] * len(context_ids) + [int(message.get("weight") != 0)] * len(completion_ids)
-            rendered, pending = after, self._after_turn_end
+            rendered, pending = after + (end.token if end.begins_next else ""), end.after
         return ids, mask
 
     def _check_calls(self, message: Message, completion: str, index: int) -> None:
         """Refuse a turn whose calls the template drops, or writes in a format that the parser does not read."""
         wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-        if wanted and not calls_equal(
-            parse_tool_calls(completion, id_prefix="0", in_thought=self.opens_thought), wanted
-        ):
+        if wanted and not calls_equal(self.calls(completion, id_prefix="0"), wanted):
             raise ConfigError(
                 f"message {index}: {self._template.name} writes its `tool_calls` as {completion[:160]!r}, which a rollout "
                 f"would not read as these calls. {self._template.way_out}; `arguments` must be a mapping"
@@ -230,42 +241,15 @@ class ChatTokens:
         # The backend tokenizer, as in `decode`: its wrapper takes longer than the encoding itself.
         return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
-    def _find_turn_end(self, base_text: str) -> tuple[int, str]:
-        tail = base_text.rpartition(_PROBE_TEXT)[2]
-        for token, token_id in self._template.added_tokens.items():
-            if tail.startswith(token) and self._encode(tail)[0] == token_id:
-                return token_id, tail[len(token) :]
-        raise ConfigError(
-            f"{self._template.name} ends an assistant's turn with {tail!r}, which does not begin with an added token of the "
-            f"tokenizer, so an engine cannot stop there. {self._template.way_out}"
-        )
-
     def _find_stop_ids(self, end_ids: frozenset[int]) -> tuple[int, ...]:
-        """Return the turn end and the model's other end tokens that the template does not write inside a turn.
+        """Return the ends of the template's turns, and the model's other end tokens that it does not write inside a turn.
 
         A token that is ordinary text in this tokenizer (a default of some configuration) is left out.
         """
         added, eos = self._template.added_tokens.items(), self._tokenizer.eos_token
         ends = {token_id for token, token_id in added if token_id in end_ids or token == eos}
-        turn = [_PROBE_USER, probe_call(self._template)] if self._template.tools else self._base
-        inside = self._encode(self._template.render(turn).rpartition(_PROBE_USER["content"])[2])
-        end = len(inside) - inside[::-1].index(self.turn_end_id) - 1
-        return (self.turn_end_id, *sorted(ends - {self.turn_end_id, *inside[:end]}))
-
-    def _after_base(self, text: str) -> str:
-        # Counted from the completion, not from the start: Qwen3 puts an empty think block before the last assistant turn
-        # only, so the text before it differs between the two renderings.
-        return text.partition(_PROBE_TEXT)[2].removeprefix(self._turn_end_text)
-
-    def _check_appends(self, base_text: str) -> bool:
-        result: Message = {"role": "tool", "content": "probe-result"}
-        longer = render_probe(self._template, [*self._base, result], "a tool's result", add_generation_prompt=True)
-        ends_turn = longer.partition(_PROBE_TEXT)[2].startswith(self._turn_end_text)
-        if not ends_turn or "probe-result" not in self._after_base(longer):
-            raise ConfigError(
-                f"{self._template.name} does not append a `tool` message to what came before it. {self._template.way_out}"
-            )
-        return not longer.startswith(base_text)
+        own = self.turn_ends.token_ids
+        return (*own, *sorted(ends - {*own, *self._encode(self.turn_ends.inside_text)}))
 
     def _break_token_literals(self, text: str) -> str:
         for token in self._literals:

@@ -1,29 +1,88 @@
-"""Check of a chat template before use: it must show the tools to the policy, and write calls that the parser reads.
+"""Check of a chat template before use: it must show the tools to the policy, and write calls in a format that is read.
 
 A template that fails here would not fail in a run: the policy would never see its tools, or its calls would be treated as
 answers.
 """
 
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
 from agentrl.agent_loop.chat_template import ChatTemplate
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.errors import ConfigError
+from agentrl.formats.arguments import parameters_of
+from agentrl.formats.base import CallFormat, read_calls
+from agentrl.formats.registry import FORMATS, format_named
 from agentrl.types import Message, ToolCall
 
 _QUESTION = "probe-question"
 _ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
 """Values that JSON must escape, or that other formats write differently."""
 _SHOWN_CHARACTERS = 160
-_FORMAT = '`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`'
+_OPEN_TAG = re.compile(r"[<\[][^>\]]*\Z")
+"""Begin of a tag, as `<t` of `<think>` and `<tool_call>`."""
 
 
-def probe_tools(template: ChatTemplate) -> None:
-    """Refuse a template that hides the run's tools, or writes calls in a format that the parser does not read.
+def find_format(template: ChatTemplate, name: str) -> CallFormat:
+    """Return the format in which a template writes calls: the one called `name`, or with `auto` the only one that reads them.
 
     Raises:
-        ConfigError: the template does one of these.
+        ConfigError: the template hides the run's tools, drops calls, or writes them in a format that is not read.
     """
     _refuse_hidden_tools(template)
-    _refuse_unread_calls(template)
+    tool = template.tools[0]["function"]["name"]
+    turn = calling_turn(template, [probe_call(tool, arguments=_ARGUMENTS)])
+    if tool not in turn:
+        raise ConfigError(
+            f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
+            f"{template.way_out}"
+        )
+    candidates = FORMATS.values() if name == "auto" else [format_named(name, key="model.tool_format")]
+    fitting = [grammar for grammar in candidates if _reads(grammar, turn, tool, template.tools)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise ConfigError(
+            f"{template.name} writes a tool call that several formats read: "
+            f"{', '.join(f'`{grammar.name}`' for grammar in fitting)}. Choose one with `model.tool_format`"
+        )
+    formats = (
+        f"none of the formats {', '.join(FORMATS)} reads" if name == "auto" else f"the format `{name}` does not read"
+    )
+    raise ConfigError(
+        f"{template.name} writes a tool call as {turn[:_SHOWN_CHARACTERS]!r}, which {formats}. {template.way_out}, or "
+        "`model.tool_format` to a format of your own"
+    )
+
+
+def _reads(grammar: CallFormat, turn: str, tool: str, tools: Sequence[dict[str, Any]]) -> bool:
+    read = read_calls(grammar, turn, parameters_of(tools), id_prefix="probe")
+    return calls_equal(read.calls, [(tool, _ARGUMENTS)])
+
+
+def calling_turn(template: ChatTemplate, calls: Sequence[dict[str, Any]], results: Sequence[Message] = ()) -> str:
+    """Return the rendering of an assistant's turn with these calls, and of what follows it.
+
+    Raises:
+        ConfigError: the template cannot render it.
+    """
+    question: list[Message] = [{"role": "user", "content": _QUESTION}]
+    turn: Message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
+    prompt = render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
+    what = "a tool's result" if results else "an assistant's tool call"
+    full = render_probe(template, [*question, turn, *results], what, add_generation_prompt=bool(results))
+    common = os.path.commonprefix([prompt, full])  # noqa: RUF071 - of texts, not of paths
+    return full[len(_OPEN_TAG.sub("", common)) :]
+
+
+def probe_call(name: str, index: int = 0, *, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a call in the form that templates take; Mistral's want an id of nine letters and digits."""
+    return {
+        "type": "function",
+        "id": f"probe{index % 10_000:04d}",
+        "function": {"name": name, "arguments": arguments or {}},
+    }
 
 
 def render_probe(template: ChatTemplate, messages: list[Message], what: str, **options: bool) -> str:
@@ -41,16 +100,6 @@ def render_probe(template: ChatTemplate, messages: list[Message], what: str, **o
         ) from error
 
 
-def probe_call(template: ChatTemplate) -> Message:
-    """Return an assistant's turn that calls the first tool."""
-    function = {"name": template.tools[0]["function"]["name"], "arguments": _ARGUMENTS}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "id": "probe0000", "function": function}],
-    }
-
-
 def _refuse_hidden_tools(template: ChatTemplate) -> None:
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
     shown = render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
@@ -64,24 +113,8 @@ def _refuse_hidden_tools(template: ChatTemplate) -> None:
         )
 
 
-def _refuse_unread_calls(template: ChatTemplate) -> None:
-    name = template.tools[0]["function"]["name"]
-    dialogue = [{"role": "user", "content": _QUESTION}, probe_call(template)]
-    written = render_probe(template, dialogue, "an assistant's tool call").rpartition(_QUESTION)[2]
-    if name not in written:
-        raise ConfigError(
-            f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
-            f"{template.way_out}"
-        )
-    if not calls_equal(parse_tool_calls(written, id_prefix="probe"), [(name, _ARGUMENTS)]):
-        raise ConfigError(
-            f"{template.name} writes a tool call as {written[:_SHOWN_CHARACTERS]!r}, and only {_FORMAT} is read. "
-            f"{template.way_out}"
-        )
-
-
-def calls_equal(calls: tuple[ToolCall, ...], wanted: list[tuple[str, object]]) -> bool:
+def calls_equal(calls: Sequence[ToolCall], wanted: Sequence[tuple[str, object]]) -> bool:
     """Return whether the parsed calls equal the wanted ones: name and arguments, in order."""
-    return [(call.name, call.arguments) for call in calls if not call.parse_error] == wanted and len(calls) == len(
+    return not any(call.parse_error for call in calls) and [(call.name, call.arguments) for call in calls] == list(
         wanted
     )

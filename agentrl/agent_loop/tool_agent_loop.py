@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, TypeVarTuple
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TimeLaps, TrajectoryBuilder
 from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.base import Engine
@@ -148,7 +147,7 @@ class ToolAgentLoop:
         text = self._tokens.decode(completion.token_ids)
         end = end_of_stop(text, self._rollout.stop)
         text = text[:end]  # the token that completed the stop string may contain more
-        calls = parse_tool_calls(text, id_prefix=turn, in_thought=self._tokens.opens_thought)
+        calls = self._tokens.calls(text, id_prefix=turn)
         return text, calls, end is not None
 
     def _ends(
@@ -171,15 +170,17 @@ class ToolAgentLoop:
 
         If the policy did not sample the turn's end (`is_open`), it is added first, as a token that is not trained on.
         """
-        turn_end = [self._tokens.turn_end_id] if is_open else []
+        turn_end = [self._tokens.turn_ends.call.token_id] if is_open else []
         room = builder.remaining_tokens - _MIN_ANSWER_TOKENS - len(turn_end)
         cap = min(self._rollout.max_tool_response_tokens, room // len(results))
         size = sum(len(result.text) for result in results)
-        observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap))
+        observation, cuts = await self._off_loop(size, self._encode_results, builder.turns[-1], max(0, cap))
         excess = len(observation) - room
         if excess > 0 and cap > 0:
             # The template's own tokens and the mark of the cut come on top of the text: cut again by the excess.
-            observation, cuts = await self._off_loop(size, self._encode_results, results, max(0, cap - excess))
+            observation, cuts = await self._off_loop(
+                size, self._encode_results, builder.turns[-1], max(0, cap - excess)
+            )
         if len(observation) > room:
             return Termination.MAX_RESPONSE_TOKENS
         builder.add_observation(turn_end + observation)
@@ -188,10 +189,11 @@ class ToolAgentLoop:
             builder.turns[-1] = replace(builder.turns[-1], results=marked)
         return None
 
-    def _encode_results(self, results: Sequence[ToolResult], max_tokens: int) -> tuple[list[int], list[bool]]:
-        cut = [self._tokens.cut(result.text, max_tokens) for result in results]
+    def _encode_results(self, turn: Turn, max_tokens: int) -> tuple[list[int], list[bool]]:
+        cut = [self._tokens.cut(result.text, max_tokens) for result in turn.results]
         messages: list[Message] = [{"role": "tool", "content": text} for text, _ in cut]
-        return self._tokens.observation(messages), [was_cut for _, was_cut in cut]
+        names = [call.name for call in turn.calls]
+        return self._tokens.observation(messages, names=names), [was_cut for _, was_cut in cut]
 
     async def _off_loop(self, size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Call `function` in a thread if the text is long; `size` is its length in tokens or characters."""

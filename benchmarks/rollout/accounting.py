@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.judge.connection import JudgeAddress, ToolContext
@@ -22,7 +21,7 @@ from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
 from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Prompt, Termination, Trajectory
+from agentrl.types import Message, Prompt, Termination, Trajectory
 
 _MAX_LOGPROB_DIFF = 1e-4
 """Mean over the sampled tokens of a step; float noise is a hundred times less, weights one update older give more."""
@@ -98,13 +97,13 @@ def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, 
     turns = [turn for turn in trajectory.turns if turn.text or turn is not trajectory.turns[-1]]
     if [tokens.decode([ids[place] for place in span]) for span in sampled] != [turn.text for turn in turns]:
         faults.append("what was sampled is not the text of its turns")
-    in_thought = tokens.opens_thought
-    calls = [parse_tool_calls(turn.text, id_prefix=f"{n}", in_thought=in_thought) for n, turn in enumerate(turns)]
+    calls = [tokens.calls(turn.text, id_prefix=f"{n}") for n, turn in enumerate(turns)]
     if calls != [turn.calls for turn in turns]:
         faults.append("the calls are not those in the text")
     for span, turn in zip(observed, trajectory.turns, strict=False):
         texts = [tokens.cut(result.text, len(ids))[0] for result in turn.results]
-        expected = tokens.observation([{"role": "tool", "content": text} for text in texts])
+        messages: list[Message] = [{"role": "tool", "content": text} for text in texts]
+        expected = tokens.observation(messages, names=[call.name for call in turn.calls])
         if not any(result.truncated for result in turn.results) and [ids[place] for place in span] != expected:
             faults.append("what was observed is not what the tools answered")
     if [start for start, _ in trajectory.version_spans] != [span[0] for span in sampled]:

@@ -9,7 +9,8 @@ import random
 from collections.abc import Iterator
 from enum import StrEnum
 
-from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.types import Message
 from examples.arithmetic.problems import WORDINGS, Problem, distinct_problems, evaluate, fill
 
@@ -111,7 +112,7 @@ def _unparsable_call(problem: Problem, rng: random.Random) -> list[Message]:
     good = json.dumps({"name": TOOL_NAME, "arguments": {"code": f"print({problem.expression})"}})
     bad = rng.choice([good[:-1], good.replace(')"', ")")])
     content = f"<tool_call>\n{bad}\n</tool_call>"
-    (call,) = parse_tool_calls(content, id_prefix="")
+    (call,) = read_calls(FORMATS["hermes"], content, {}, id_prefix="").calls
     return [{"role": "assistant", "content": content}, _tool_result(f"failure: {call.parse_error}")]
 
 

@@ -4,9 +4,11 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.turn_ends import TurnEnd
 from agentrl.errors import ConfigError
 from agentrl.types import Message
 from tests.chat_templates import TOOL_SCHEMA, make_tokenizer
+from tests.formats.rendering import OF_TRL
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +17,9 @@ def qwen25() -> PreTrainedTokenizerFast:
 
 
 APPENDING_TEMPLATES = ["qwen2_5", "qwen3_instruct_2507", "qwen3_training", "chatml_hermes", "llama3_hermes"]
+THINKING_TEMPLATES = ["qwen3", "qwen3_5_think", "qwen3_6", "qwen3_8", "nemotron_3_nano", "nemotron_3_5_lightning"]
+"""Templates that write a thought in each turn, also an empty one."""
+APPENDING_TEMPLATES += [template for template in OF_TRL if template not in APPENDING_TEMPLATES]
 REWRITING_TEMPLATES = ["qwen3"]
 
 PROMPT: list[Message] = [
@@ -47,27 +52,34 @@ def full_dialogue() -> list[Message]:
     ]
 
 
+def dialogue_for(template: str) -> list[Message]:
+    """Return the dialogue, with a thought in each turn for a template that writes one."""
+    if template not in THINKING_TEMPLATES:
+        return full_dialogue()
+    thought: Message = {"reasoning_content": "I compute."}
+    return [message | thought if message["role"] == "assistant" else message for message in full_dialogue()]
+
+
 def render(tokenizer: PreTrainedTokenizerFast, messages: list[Message], **options: Any) -> str:
     return str(tokenizer.apply_chat_template(messages, tools=[TOOL_SCHEMA], tokenize=False, **options))
 
 
-def canonical_completion(tokenizer: PreTrainedTokenizerFast, messages: list[Message], turn_end: str) -> list[int]:
+def canonical_completion(tokenizer: PreTrainedTokenizerFast, messages: list[Message], end: TurnEnd) -> list[int]:
     """The ids of what the template itself would have the assistant write as the last message."""
     before = render(tokenizer, messages[:-1], add_generation_prompt=True)
     after = render(tokenizer, messages)
-    text = after.removeprefix(before)
-    return tokenizer.encode(text[: text.rindex(turn_end) + len(turn_end)], add_special_tokens=False)
+    text = after.removeprefix(before) + (end.token if end.begins_next else "")
+    return tokenizer.encode(text[: text.rindex(end.token) + len(end.token)], add_special_tokens=False)
 
 
-def grown_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], ChatTokens]:
+def grown_ids(tokenizer: PreTrainedTokenizerFast, dialogue: list[Message]) -> tuple[list[int], ChatTokens]:
     """Build the dialogue as a rollout does: prompt, completion, observation, completion, ..."""
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
-    turn_end = str(tokenizer.decode([tokens.turn_end_id]))
-    dialogue = full_dialogue()
     ids = tokens.prompt(PROMPT)
     for index, message in enumerate(dialogue):
         if message["role"] == "assistant":
-            ids += canonical_completion(tokenizer, dialogue[: index + 1], turn_end)
+            end = tokens.turn_ends.call if "tool_calls" in message else tokens.turn_ends.answer
+            ids += canonical_completion(tokenizer, dialogue[: index + 1], end)
         elif message["role"] == "tool":
             ids += tokens.observation([message])
     return ids, tokens
@@ -76,11 +88,12 @@ def grown_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], ChatTokens
 @pytest.mark.parametrize("template", APPENDING_TEMPLATES)
 def test_ids_grown_turn_by_turn_equal_one_full_rendering(template: str):
     tokenizer = make_tokenizer(template)
-    ids, tokens = grown_ids(tokenizer)
-    full = tokenizer.encode(render(tokenizer, full_dialogue()), add_special_tokens=False)
-    last_end = len(full) - full[::-1].index(tokens.turn_end_id)
-    assert ids == full[:last_end]
-    assert not tokens.rewrites_history
+    dialogue = dialogue_for(template)
+    ids, tokens = grown_ids(tokenizer, dialogue)
+    end = tokens.turn_ends.answer
+    text = render(tokenizer, dialogue) + (end.token if end.begins_next else "")
+    assert ids == tokenizer.encode(text[: text.rindex(end.token) + len(end.token)], add_special_tokens=False)
+    assert tokens.rewrites_history is (template in REWRITING_TEMPLATES)
 
 
 @pytest.mark.parametrize("template", REWRITING_TEMPLATES)
@@ -100,7 +113,7 @@ def test_a_template_that_rewrites_history_is_named_and_its_observations_equal_th
 def test_the_turn_end_token_comes_from_the_template_not_from_eos(template: str, turn_end: str):
     tokenizer = make_tokenizer(template)
     assert tokenizer.eos_token == "<|endoftext|>"
-    assert ChatTokens(tokenizer, []).turn_end_id == tokenizer.convert_tokens_to_ids(turn_end)
+    assert ChatTokens(tokenizer, []).turn_ends.answer.token_id == tokenizer.convert_tokens_to_ids(turn_end)
 
 
 @pytest.mark.parametrize(("template", "opens"), [("qwen3_6", True), ("qwen3_5_nothink", False), ("qwen3", False)])
@@ -145,20 +158,32 @@ def test_token_literals_in_a_tool_result_count_as_the_text_that_they_become(qwen
 
 def test_decoded_text_has_no_turn_end(qwen25: PreTrainedTokenizerFast):
     tokens = ChatTokens(qwen25, [])
-    ids = [*qwen25.encode("done", add_special_tokens=False), tokens.turn_end_id]
+    ids = [*qwen25.encode("done", add_special_tokens=False), tokens.turn_ends.answer.token_id]
     assert tokens.decode(ids) == "done"
     assert tokens.decode(ids[:-1]) == "done"
 
 
-def test_a_conversation_for_supervised_training_has_the_ids_of_a_rollout(qwen25: PreTrainedTokenizerFast):
-    ids, mask = ChatTokens(qwen25, [TOOL_SCHEMA]).conversation(full_dialogue())
-    grown, tokens = grown_ids(qwen25)
+@pytest.mark.parametrize("template", [name for name in APPENDING_TEMPLATES if name != "gptoss"])
+def test_a_conversation_for_supervised_training_has_the_ids_of_a_rollout(template: str):
+    tokenizer = make_tokenizer(template)
+    dialogue = dialogue_for(template)
+    ids, mask = ChatTokens(tokenizer, [TOOL_SCHEMA]).conversation(dialogue)
+    grown, tokens = grown_ids(tokenizer, dialogue)
     assert ids == grown
     assert len(mask) == len(ids)
     trained = [token for token, kept in zip(ids, mask, strict=True) if kept]
-    assert trained.count(tokens.turn_end_id) == 3
-    assert qwen25.decode(trained).count("<tool_call>") == 2
-    assert "stdout" not in qwen25.decode(trained)
+    ends = [tokens.turn_ends.call.token_id] * 2 + [tokens.turn_ends.answer.token_id]
+    assert [token for token in trained if token in ends] == ends
+    assert str(tokenizer.decode(trained)).count("print(12*12)") == 2
+    assert "stdout" not in str(tokenizer.decode(trained))
+
+
+def test_a_conversation_whose_thoughts_the_template_drops_is_refused():
+    """gpt-oss's template ends an answer with another token once a message follows."""
+    tokens = ChatTokens(make_tokenizer("gptoss"), [TOOL_SCHEMA])
+    answer: Message = {"role": "assistant", "content": "4"}
+    with pytest.raises(ConfigError, match="rewrites earlier assistant turns"):
+        tokens.conversation([*PROMPT, answer, PROMPT[1], answer])
 
 
 def test_an_assistant_message_of_weight_0_is_context(qwen25: PreTrainedTokenizerFast):
@@ -188,7 +213,7 @@ def test_a_template_without_tool_messages_is_refused():
         "{% for m in messages %}{% if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
         "{% endif %}{% endfor %}"
     )
-    assert ChatTokens(tokenizer, []).turn_end_id
+    assert ChatTokens(tokenizer, []).turn_ends.answer.token_id
     tokenizer.chat_template = str(qwen25_without("tool").chat_template)
     with pytest.raises(ConfigError, match="does not append a `tool` message"):
         ChatTokens(tokenizer, [TOOL_SCHEMA])
@@ -198,17 +223,17 @@ def test_every_end_of_the_model_ends_a_turn_and_leaves_the_text():
     tokenizer = make_tokenizer("llama3_hermes")
     [eom, eos, ordinary] = tokenizer.encode("<|eom_id|><|endoftext|>#", add_special_tokens=False)
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA], end_ids=frozenset({eom, ordinary}))
-    assert tokens.stop_ids == (tokens.turn_end_id, *sorted((eom, eos)))
+    assert tokens.stop_ids == (tokens.turn_ends.answer.token_id, *sorted((eom, eos)))
     for end in tokens.stop_ids:
         assert tokens.decode([*tokenizer.encode("a call", add_special_tokens=False), end]) == "a call"
 
 
 def test_an_end_that_the_template_writes_inside_a_turn_is_none():
     tokenizer = make_tokenizer("qwen2_5")
-    tokenizer.chat_template = str(tokenizer.chat_template).replace("}\\n</tool_call>", "}\\n</tool_call><|endoftext|>")
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("<tool_call>\\n{", "<|endoftext|><tool_call>\\n{")
     assert tokenizer.eos_token == "<|endoftext|>"
     tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
-    assert tokens.stop_ids == (tokens.turn_end_id,)
+    assert tokens.stop_ids == (tokens.turn_ends.answer.token_id,)
 
 
 def test_indentation_made_of_added_tokens_reaches_the_policy_unchanged():

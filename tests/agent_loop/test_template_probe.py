@@ -9,23 +9,15 @@ import pytest
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
+from agentrl.formats.registry import FORMATS
 from tests.chat_templates import OWN_TEMPLATES, TOOL_SCHEMA, make_tokenizer
+from tests.formats.rendering import OF_TRL
 
 CHATML = str(OWN_TEMPLATES / "chatml_hermes.jinja")
 
 HIDING = ["llama3", "deepseekv3", "deepseek_r1_distill", "qwen2_5_vl", "gemma3", "phi3", "smolvlm"]
-UNREAD = [
-    "llama3_1",
-    "llama3_2",
-    "qwen3_5_think",
-    "qwen3_6",
-    "nemotron_3_nano",
-    "lfm2_v2",
-    "glm4moe",
-    "gptoss",
-    "gemma4",
-]
-USABLE = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl", "chatml_hermes", "llama3_hermes"]
+UNREAD = ["lfm2_2_5", "muse_glimmer"]
+"""LFM2.5's first template does not escape the text of arguments."""
 
 
 @pytest.mark.parametrize("template", HIDING)
@@ -47,9 +39,23 @@ def test_a_template_that_leaves_out_calls_is_refused():
         ChatTokens(make_tokenizer("lfm2"), [TOOL_SCHEMA])
 
 
-@pytest.mark.parametrize("template", USABLE)
-def test_a_template_with_hermes_calls_is_taken(template: str):
-    assert ChatTokens(make_tokenizer(template), [TOOL_SCHEMA]).turn_end_id
+@pytest.mark.parametrize("template", ["chatml_hermes", "llama3_hermes", *OF_TRL])
+def test_the_format_of_a_template_is_found(template: str):
+    tokens = ChatTokens(make_tokenizer(template), [TOOL_SCHEMA])
+    assert tokens.format_name == OF_TRL.get(template, "hermes")
+
+
+def test_a_template_that_two_formats_read_is_refused_with_both_names(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(FORMATS, "twin", FORMATS["hermes"])
+    with pytest.raises(
+        ConfigError, match=r"several formats read: `hermes`, `hermes`\. Choose one with `model\.tool_format`"
+    ):
+        ChatTokens(make_tokenizer("qwen2_5"), [TOOL_SCHEMA])
+
+
+def test_a_named_format_that_does_not_read_the_template_is_refused():
+    with pytest.raises(ConfigError, match=r"writes a tool call as .*, which the format `glm` does not read"):
+        ChatTokens(make_tokenizer("qwen2_5"), [TOOL_SCHEMA], tool_format="glm")
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.types import (
     Completion,
     Failure,
@@ -38,8 +39,8 @@ def make_trajectory(
     """Return an episode as the loop records it; each text but the last calls a tool, which gives the answer."""
     builder = TrajectoryBuilder(tokens.prompt(prompt.messages), 4000)
     for number, text in enumerate(texts):
-        calls = parse_tool_calls(text, id_prefix=str(number))
-        ids = [*tokens._encode(text), tokens.turn_end_id]
+        calls = read_calls(FORMATS["hermes"], text, {}, id_prefix=str(number)).calls
+        ids = [*tokens._encode(text), tokens.turn_ends.call.token_id]
         builder.add_completion(
             Completion(
                 token_ids=ids, logprobs=[-0.1] * len(ids), finish_reason=FinishReason.STOP, version_spans=((0, 4),)

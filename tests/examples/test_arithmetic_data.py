@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.agent_loop.tool_parser import parse_tool_calls
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.tools.base import Episode
 from agentrl.tools.executor import ToolExecutor
 from agentrl.types import Deadline, Message, ToolStatus
@@ -104,7 +105,7 @@ async def test_unparsable_calls_are_answered_in_the_words_of_the_agent_loop() ->
     for dialogue in dialogues(500):
         for message, reply in pairwise(dialogue):
             if message["role"] == "assistant" and "<tool_call>" in message["content"]:
-                calls = parse_tool_calls(message["content"], id_prefix="0")
+                calls = read_calls(FORMATS["hermes"], message["content"], {}, id_prefix="0").calls
                 (result,) = await executor.execute(calls, episode, deadline=Deadline.after(1.0))
                 assert result.status is ToolStatus.UNPARSABLE
                 assert reply["content"] == result.text

@@ -10,8 +10,9 @@ import trl
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.schema.paths import SHIPPED_FOLDER
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.tools.loader import load_tool_file
 from agentrl.tools.python_tool import PYTHON_TOOL_SCHEMA
@@ -51,7 +52,7 @@ def complete(
 
 
 def called_program(text: str) -> str | None:
-    calls = parse_tool_calls(text, id_prefix="0")
+    calls = read_calls(FORMATS["hermes"], text, {}, id_prefix="0").calls
     return calls[0].arguments.get("code") if calls else None
 
 

@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.schema.paths import SHIPPED_FOLDER
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.tools.loader import load_tool_file
 from agentrl.types import Message
@@ -100,7 +101,7 @@ def test_prompts_are_short_as_the_policy_knows_its_tool(tokens: ChatTokens) -> N
 
 
 def called_with(text: str) -> dict[str, str] | None:
-    calls = parse_tool_calls(text, id_prefix="0")
+    calls = read_calls(FORMATS["hermes"], text, {}, id_prefix="0").calls
     return calls[0].arguments if calls else None
 
 

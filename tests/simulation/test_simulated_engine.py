@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from agentrl import clock
-from agentrl.agent_loop.tool_parser import parse_tool_calls
 from agentrl.config.schema.run import ModelSection
 from agentrl.config.schema.simulation import SimulatedEngineSection
+from agentrl.formats.base import read_calls
+from agentrl.formats.registry import FORMATS
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
@@ -43,7 +44,7 @@ def test_a_turn_follows_from_its_seed_and_ends_as_an_agent_s_does():
     assert [completion.token_ids for completion in first] == [completion.token_ids for completion in second]
     assert len({len(completion.token_ids) for completion in first}) > 30
     texts = [str(engine._tokenizer.decode(completion.token_ids)) for completion in first]
-    calls = [parse_tool_calls(text, id_prefix="0") for text in texts]
+    calls = [read_calls(FORMATS["hermes"], text, {}, id_prefix="0").calls for text in texts]
     assert {call.name for turn in calls for call in turn} == {"simulated_tool"}
     assert all(calls), "there is one turn more at least"
     assert all(
