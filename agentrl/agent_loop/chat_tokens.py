@@ -231,7 +231,7 @@ class ChatTokens:
     def _check_calls(self, message: Message, completion: str, index: int) -> None:
         """Refuse a turn whose calls the template drops, or writes in a format that the parser does not read."""
         wanted = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-        if wanted and not calls_equal(self.calls(completion, id_prefix="0"), wanted):
+        if wanted and self._format and not calls_equal(self.calls(completion, id_prefix="0"), wanted):
             raise ConfigError(
                 f"message {index}: {self._template.name} writes its `tool_calls` as {completion[:160]!r}, which a rollout "
                 f"would not read as these calls. {self._template.way_out}; `arguments` must be a mapping"

@@ -23,7 +23,7 @@ _TYPES: dict[type, set[str]] = {
 def parameters_of(tools: Sequence[Mapping[str, Any]]) -> Parameters:
     """Return the parameters of tools in the form that chat templates take."""
     functions = [tool["function"] for tool in tools]
-    return {function["name"]: function["parameters"].get("properties") or {} for function in functions}
+    return {function["name"]: (function.get("parameters") or {}).get("properties") or {} for function in functions}
 
 
 def typed(arguments: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:

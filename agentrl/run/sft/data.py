@@ -112,6 +112,7 @@ class _Tokeniser:
         self._last: tuple[list[dict[str, Any]], ChatTokens] = ([], self.tokens)
 
     def __call__(self, dialogue: Dialogue) -> TokenisedDialogue:
+        _refuse_unlisted_calls(dialogue, dialogue.tools or self._schemas)
         tokens = self._tokens_of(dialogue)
         try:
             token_ids, response_mask = tokens.conversation(dialogue.messages)
@@ -121,7 +122,6 @@ class _Tokeniser:
             raise ConfigError(
                 f"{dialogue.where}: the chat template cannot render it: {error}. Mend the row, or use another template"
             ) from error
-        _refuse_unlisted_calls(dialogue, dialogue.tools or self._schemas)
         return TokenisedDialogue(
             where=dialogue.where,
             token_ids=np.array(token_ids, dtype=np.int32),
