@@ -6,7 +6,7 @@ A call that cannot be read is kept with the reason, so that it can be answered; 
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,23 +149,13 @@ def end_of(text: str, closing: str, start: int) -> int:
 
 
 def _checked(call: RawCall, parameters: Parameters, *, call_id: str) -> ToolCall:
-    if not call.error and _depth(call.arguments) > _MAX_DEPTH:
+    if not call.error and _is_deep(call.arguments):
         error = f"the tool call is nested deeper than {_MAX_DEPTH} levels"
         return ToolCall(call_id=call_id, name=call.name, parse_error=error)
     arguments = typed(call.arguments, parameters.get(call.name, {}))
     return ToolCall(call_id=call_id, name=call.name, arguments=arguments, parse_error=call.error)
 
 
-def _depth(value: Any) -> int:
-    """Return how deep objects and lists are nested, without recursion."""
-    depth = 0
-    level: Sequence[Any] = [value]
-    while level := [item for outer in level if isinstance(outer, dict | list) for item in _items(outer)]:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            break
-    return depth
-
-
-def _items(outer: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(outer.values()) if isinstance(outer, dict) else outer
+def _is_deep(value: Any, levels: int = _MAX_DEPTH) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deep(item, levels - 1) for item in inner)

@@ -265,10 +265,16 @@ def test_a_variable_that_the_template_does_not_read_is_refused():
 
 
 def test_a_conversation_whose_calls_would_be_lost_is_refused():
-    lost = ChatTokens(make_tokenizer("qwen2_5_vl"), [])
+    tokenizer = make_tokenizer("qwen2_5")
+    source = str(tokenizer.chat_template)
+    tokenizer.chat_template = source.replace(
+        "in message.tool_calls %}", "in message.tool_calls if not message.content %}"
+    )
+    assert tokenizer.chat_template != source
+    with_words = call_message() | {"content": "I compute."}
     with pytest.raises(ConfigError, match=r"message 2: .* which a rollout would not read as these calls"):
-        lost.conversation(full_dialogue())
+        ChatTokens(tokenizer, [TOOL_SCHEMA]).conversation([*PROMPT, with_words])
     as_text = call_message()
     as_text["tool_calls"][0]["function"]["arguments"] = '{"code": "", "input": ""}'
     with pytest.raises(ConfigError, match="`arguments` must be a mapping"):
-        ChatTokens(make_tokenizer("qwen2_5"), []).conversation([*PROMPT, as_text])
+        ChatTokens(make_tokenizer("qwen2_5"), [TOOL_SCHEMA]).conversation([*PROMPT, as_text])

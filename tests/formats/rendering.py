@@ -101,8 +101,13 @@ def rendered_turn(template: str, wanted: list[tuple[str, dict[str, Any]]], tools
     return full[len(os.path.commonprefix([prompt, full])) :] if template not in OWN else full  # noqa: RUF071 - texts
 
 
-def _render(source: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **options: bool) -> str:
+def _render(source: str, messages: list[Any], tools: list[Any], *, add_generation_prompt: bool = False) -> str:
     [text], _ = render_jinja_template(
-        [messages], tools=tools, chat_template=source, bos_token="<s>", eos_token="</s>", **options
+        [messages],
+        tools=tools,
+        chat_template=source,
+        bos_token="<s>",
+        eos_token="</s>",
+        add_generation_prompt=add_generation_prompt,
     )
     return text

@@ -82,7 +82,8 @@ def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
     """
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
     [length] = tokens.prompt_lengths([prompt]).values()
-    return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}"
+    calls = f"; calls have the format `{tokens.format_name}`" if tokens.format_name else ""
+    return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}{calls}"
 
 
 def _refuse_tokens_outside(path: str, tokens: ChatTokens) -> None:
