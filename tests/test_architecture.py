@@ -220,7 +220,7 @@ def test_the_keys_of_optional_sections_are_among_those_that_are_checked():
 def test_every_config_key_is_read_outside_its_declaration(key: str, name: str):
     readers = [file for file in SOURCES if file not in SCHEMAS and VALIDATION not in file.parents]
     section = key.removeprefix("sft:").split(".")[-2] if "." in key else "config"
-    # `judge.host_addr` reads `tools.code_judge.host_addr` too; the rest are the names that a section is passed under.
+    # `judge.batch_size` reads `tools.code_judge.batch_size`; the rest are the names that a section is passed under.
     holders = "|".join({section, section.rpartition("_")[2], section.removesuffix("s"), "config", "section", "limits"})
     pattern = re.compile(rf"\b_?(?:{holders})\.{name}\b")
     assert any(pattern.search(file.read_text()) for file in readers), f"nothing reads `{key}`"

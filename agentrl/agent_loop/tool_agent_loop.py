@@ -12,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_builder import TimeLaps, TrajectoryBuilder
-from agentrl.config.schema.run import RolloutSection
+from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.engine.stop_strings import end_of_stop
 from agentrl.errors import EngineDeadError, EngineError, WorkerDiedError
@@ -60,10 +60,25 @@ class ToolAgentLoop:
     """Runs episodes against an engine and tools; one instance serves many episodes at once."""
 
     def __init__(
-        self, rollout: RolloutSection, tokens: ChatTokens, tools: ToolExecutor, *, tokenizer_threads: Executor
+        self,
+        rollout: RolloutSection,
+        tokens: ChatTokens,
+        tools: ToolExecutor,
+        *,
+        tokenizer_threads: Executor,
+        validation: ValidationSection | None = None,
     ) -> None:
-        """Take the parts; `tokenizer_threads` keeps tokenising and parsing off the event loop."""
+        """Take the parts.
+
+        Args:
+            rollout: limits, and the temperature.
+            tokens: tokenizer and chat template.
+            tools: executor of the calls.
+            tokenizer_threads: threads that keep tokenising and parsing off the event loop.
+            validation: sampling of held-out prompts; absent: the whole distribution, for training.
+        """
         self._rollout = rollout
+        self._validation = validation or ValidationSection()
         self._tokens = tokens
         self._tools = tools
         self._threads = tokenizer_threads
@@ -110,13 +125,13 @@ class ToolAgentLoop:
     async def _sample(
         self, request: EpisodeRequest, builder: TrajectoryBuilder, engine: Engine, deadline: Deadline
     ) -> Completion:
-        turn = len(builder.turns)
+        turn, own_temperature = len(builder.turns), self._validation.temperature
         params = SamplingParams(
             max_tokens=builder.remaining_tokens,
             stop=tuple(self._rollout.stop),
-            temperature=self._rollout.temperature,
-            top_p=self._rollout.top_p,
-            top_k=self._rollout.top_k,
+            temperature=self._rollout.temperature if own_temperature is None else own_temperature,
+            top_p=self._validation.top_p,
+            top_k=self._validation.top_k,
             seed=turn_seed(request.seed, turn),
             stop_token_ids=self._tokens.stop_ids,
         )

@@ -59,7 +59,7 @@ class WorkerConfig:
     context: ToolContext = NO_CONTEXT
     """The judges and the extra workers, for tools and reward."""
     validation: ValidationSection = field(default_factory=ValidationSection)
-    """Sampling of held-out prompts, if it differs from `rollout`."""
+    """Sampling of held-out prompts."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
 
@@ -246,9 +246,7 @@ class AgentLoopWorker:
                 extra=repeating("the chat template rewrites history"),
             )
         loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
-        held_out = ToolAgentLoop(
-            held_out_rollout(config.rollout, config.validation), tokens, tools, tokenizer_threads=threads
-        )
+        held_out = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads, validation=config.validation)
         # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
         gc.freeze()
         return _Parts(
@@ -333,9 +331,3 @@ class AgentLoopWorker:
             num_retries=request.attempt + retry,
             times=times,
         )
-
-
-def held_out_rollout(rollout: RolloutSection, validation: ValidationSection) -> RolloutSection:
-    """Return the settings for held-out prompts: `rollout` with the sampling that `validation` sets."""
-    own = {"temperature": validation.temperature, "top_p": validation.top_p, "top_k": validation.top_k}
-    return rollout.model_copy(update={name: value for name, value in own.items() if value is not None})

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from agentrl.config.plain import PlainConfig
-from agentrl.config.schema.addresses import judge_urls
+from agentrl.config.schema.addresses import judge_url
 from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
@@ -48,8 +48,6 @@ class JudgeConnection(PlainConfig):
     """Address of the judge; absent: the run's judges."""
     host_port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the judge; absent: the run's judges."""
-    hosts: list[str] | None = None
-    """Instead of both: `host:port` or URLs of several judges; absent: the run's judges."""
     token_env: str | None = None
     """Environment variable that holds the judges' bearer token; absent: the run's token, for the run's judges."""
     request_processor_concurrency: int = Field(default=_SHORT_FORM["concurrency"].default, ge=1)
@@ -60,18 +58,36 @@ class JudgeConnection(PlainConfig):
     """Wall clock of one request."""
 
     @property
-    def names_judge(self) -> bool:
-        """False if the keys leave the judge to the run."""
-        return bool(self.hosts) or (self.host_addr is not None and self.host_port is not None)
+    def url(self) -> str | None:
+        """URL of the judge that these keys name; None: the run's judges.
 
-    def check_urls(self, judge: JudgeSection, *, key: str) -> None:
-        """Refuse addresses (under the config key `key`) that are malformed, incomplete, or contradict those of `judge`."""
-        urls = judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{key}.")
-        of_run = run_urls(judge)
-        if urls and of_run and set(urls) != set(of_run):
+        Raises:
+            ConfigError: the address is malformed, or only half of it is set.
+        """
+        if self.host_addr is None and self.host_port is None:
+            return None
+        if self.host_addr is None or self.host_port is None:
+            raise ConfigError("only one of `host_addr` and `host_port` is set; set both, or neither")
+        host = f"[{self.host_addr}]" if ":" in self.host_addr else self.host_addr
+        try:
+            return judge_url(f"{host}:{self.host_port}")
+        except ValueError as error:
+            raise ConfigError(f"`host_addr` {error}") from error
+
+    def check_address(self, judge: JudgeSection, *, key: str) -> None:
+        """Refuse an address that is wrong, or contradicts the run's judges; `key` is the config key of these keys.
+
+        Raises:
+            ConfigError: names the key.
+        """
+        try:
+            url = self.url
+        except ConfigError as error:
+            raise ConfigError(f"`{key}`: {error}") from error
+        if url is not None and judge.hosts and set(judge.hosts) != {url}:
             raise ConfigError(
-                f"`{key}` names the judges {', '.join(urls)}, but `judge` names {', '.join(of_run)}; leave one of them out, "
-                "or make them equal"
+                f"`{key}` names the judge {url}, but `judge.hosts` names {', '.join(judge.hosts)}; leave one of them out, or "
+                "make them equal"
             )
 
     def client(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeClient:
@@ -84,14 +100,12 @@ class JudgeConnection(PlainConfig):
         Raises:
             ConfigError: there is no address, it is malformed, or the token's variable is not set.
         """
-        if self.names_judge:
-            urls = judge_urls(host_addr=self.host_addr, host_port=self.host_port, hosts=self.hosts, key=f"{owner}: ")
+        if self.url is not None:
+            urls = (self.url,)
         elif of_run is not None:
             urls = of_run.urls
         else:
-            raise ConfigError(
-                f"{owner}: `host_addr` and `host_port` are not set, and the run has no judge. Set both, or `hosts`"
-            )
+            raise ConfigError(f"{owner}: `host_addr` and `host_port` are not set, and the run has no judge. Set both")
         is_of_run = of_run is not None and set(urls) == set(of_run.urls)
         token = of_run.token if of_run is not None and is_of_run else None
         return JudgeClient(
@@ -101,12 +115,3 @@ class JudgeConnection(PlainConfig):
             batch_size=self.request_processor_batch_size,
             batch_timeout_s=self.request_processor_batch_timeout_seconds,
         )
-
-
-def run_urls(judge: JudgeSection) -> tuple[str, ...]:
-    """Return the judges in the run's section `judge`.
-
-    Raises:
-        ConfigError: an address is malformed, or given twice and different.
-    """
-    return judge_urls(host_addr=judge.host_addr, host_port=judge.host_port, hosts=judge.hosts, key="judge.")

@@ -35,7 +35,7 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> None:
             model = _BUILT_IN[part.class_name]
             settings = read_plain_config(model, part.config, source="reward", prefix=f"{key}.config.")
             if isinstance(settings, JudgeConnection):
-                settings.check_urls(judge, key=f"{key}.config")
+                settings.check_address(judge, key=f"{key}.config")
         else:
             _class_of(part, key)
 

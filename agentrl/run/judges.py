@@ -8,7 +8,7 @@ from agentrl.cluster.node_judges import node_judges
 from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
-from agentrl.judge.connection import JudgeAddress, JudgeConnection, run_urls
+from agentrl.judge.connection import JudgeAddress, JudgeConnection
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
 from agentrl.servers.session import bearer_token
@@ -23,7 +23,7 @@ def needs_judge(tools: Sequence[ToolConfig], reward: RewardSection) -> bool:
     """Return whether a tool or the reward leaves its judge to the run; one of the user's by `host_addr: null`."""
     users = [part.config for part in (*tools, *reward.scorers) if part.class_name not in _BUILT_IN]
     return any("host_addr" in config and config["host_addr"] is None for config in users) or not all(
-        connection.names_judge for connection in _connections(tools, reward)
+        connection.url for connection in _connections(tools, reward)
     )
 
 
@@ -39,7 +39,7 @@ async def driver_judge(
         ConfigError: a judge isolates its programs less than `judge.min_isolation` asks.
         JudgeUnavailableError: one does not answer.
     """
-    urls = run_urls(judge)
+    urls = tuple(dict.fromkeys(judge.hosts))
     named = JudgeAddress(urls=urls, token=bearer_token(judge.token_env, key="judge.token_env")) if urls else None
     for client in _named_clients(tools, reward, named):
         await _check_isolation(client, judge.min_isolation)
@@ -67,7 +67,7 @@ async def judges_on_nodes(
 def _named_clients(tools: Sequence[ToolConfig], reward: RewardSection, named: JudgeAddress | None) -> list[JudgeClient]:
     """Return a client of every set of judges that the config names: for the run, for a tool or for the reward."""
     connections = _connections(tools, reward) if named is None else [JudgeConnection(), *_connections(tools, reward)]
-    clients = [own.client(named, owner="judge") for own in connections if named or own.names_judge]
+    clients = [own.client(named, owner="judge") for own in connections if named or own.url]
     return list({tuple(client.urls): client for client in clients}.values())
 
 

@@ -59,7 +59,7 @@ def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
         key, configs = "tools", _short_form(config.tools.code_judge if config.tools else None)
     for index, tool in enumerate(configs):
         if tool.class_name == PYTHON_TOOL:
-            PythonToolConfig(**tool.config).check_urls(config.judge, key=f"{key}[{index}].config")
+            PythonToolConfig(**tool.config).check_address(config.judge, key=f"{key}[{index}].config")
     return configs
 
 
@@ -97,7 +97,6 @@ def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
     config = {
         "host_addr": judge.host_addr,
         "host_port": judge.host_port,
-        "hosts": judge.hosts or None,
         "request_processor_concurrency": judge.concurrency,
         "request_processor_batch_size": judge.batch_size,
         "request_processor_batch_timeout_seconds": judge.batch_timeout_seconds,

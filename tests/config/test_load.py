@@ -15,7 +15,7 @@ from tests.config.small_config import MINIMAL, refused
 def test_defaults_file_and_command_line_merge_in_that_order(config_file: Path):
     config_file.write_text(MINIMAL + "rollout: {temperature: 0.5, max_turns: 3}\n")
     config = load_run_config(str(config_file), ["rollout.max_turns=4"]).config
-    assert (config.rollout.temperature, config.rollout.max_turns, config.rollout.top_p) == (0.5, 4, 1.0)
+    assert (config.rollout.temperature, config.rollout.max_turns, config.validation.top_p) == (0.5, 4, 1.0)
 
 
 def test_an_unknown_key_is_refused_with_its_full_name_and_a_suggestion(config_file: Path):
@@ -74,9 +74,7 @@ def test_a_word_without_equals_is_refused(config_file: Path):
     ("overrides", "named"),
     [
         (["algorithm.selection.keep=64"], "rollout.samples_per_prompt"),
-        (["judge.host_addr=10.0.0.1"], "judge.host_port"),
         (["validation.every_steps=5"], "data.validation_files"),
-        (["rollout.top_p=0.9"], "rollout.top_p"),
         (["rollout.max_infra_error_share=1.5"], "rollout.max_infra_error_share"),
         (["rollout.num_engines=0"], "rollout.num_engines"),
         (["rollout.tensor_parallel_size=0"], "rollout.tensor_parallel_size"),
@@ -94,7 +92,6 @@ def test_a_word_without_equals_is_refused(config_file: Path):
         (["algorithm.rollout_correction.min_ratio=1.1"], "algorithm.rollout_correction"),
         (["judge.token_env=TOKEN"], "judge.token_env"),
         (["judge.hosts=[a:1]", "judge.placement=per_node"], "judge.placement"),
-        (["judge.hosts=[a:1]", "judge.host_addr=b", "judge.host_port=1"], "judge.hosts"),
         (["judge.hosts=[a]"], "judge.hosts[0]"),
         (["rollout.temperature=0"], "rollout.temperature"),
         (["actor.learning_rate=.nan"], "actor.learning_rate"),
@@ -126,9 +123,9 @@ EVALUATION = [
 def test_an_evaluation_needs_no_training_prompts_and_samples_as_it_likes(tmp_path: Path):
     file = tmp_path / "measure.yaml"
     file.write_text("model: {path: policy}\n")
-    words = [*EVALUATION, "rollout.temperature=0", "rollout.top_p=0.9", "rollout.top_k=20"]
+    words = [*EVALUATION, "rollout.temperature=0", "validation.top_p=0.9", "validation.top_k=20"]
     config = load_run_config(str(file), words, purpose=Purpose.EVALUATION).config
-    assert (config.rollout.temperature, config.rollout.top_k, config.data.train_files) == (0, 20, [])
+    assert (config.rollout.temperature, config.validation.top_k, config.data.train_files) == (0, 20, [])
 
 
 def test_an_evaluation_of_a_training_config_has_a_folder_of_its_own(config_file: Path, monkeypatch: pytest.MonkeyPatch):

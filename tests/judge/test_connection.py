@@ -79,18 +79,17 @@ async def test_the_runs_token_goes_to_the_runs_judges_only() -> None:
     assert seen == ["Bearer s3cret", "Bearer s3cret", None]
 
 
-def test_hosts_that_contradict_the_runs_are_a_config_error() -> None:
-    own = JudgeConnection(hosts=["a:1", "b:2"])
-    own.check_urls(JudgeSection(hosts=["http://b:2", "a:1"]), key="tool")
-    own.check_urls(JudgeSection(), key="tool")
+def test_an_address_that_contradicts_the_runs_is_a_config_error() -> None:
+    own = JudgeConnection(host_addr="a", host_port=1)
+    own.check_address(JudgeSection(hosts=["http://a:1"]), key="tool")
+    own.check_address(JudgeSection(), key="tool")
     with pytest.raises(
-        ConfigError, match=r"`tool` names the judges http://a:1, http://b:2, but `judge` names http://a:1"
+        ConfigError, match=r"`tool` names the judge http://a:1, but `judge.hosts` names http://a:1, http://b:2"
     ):
-        own.check_urls(JudgeSection(hosts=["a:1"]), key="tool")
-    with pytest.raises(ConfigError, match=r"but `judge` names http://a:1;"):
-        own.check_urls(JudgeSection(host_addr="a", host_port=1), key="tool")
+        own.check_address(JudgeSection(hosts=["a:1", "b:2"]), key="tool")
 
 
-def test_a_connection_speaks_to_every_host() -> None:
-    client = JudgeConnection(hosts=["a:1", "https://b:2"]).client(owner="test")
-    assert client.urls == ["http://a:1", "https://b:2"]
+@pytest.mark.parametrize("host_addr", ["a/b", "", "me:s3cret@a"])
+def test_what_is_no_address_is_a_config_error(host_addr: str) -> None:
+    with pytest.raises(ConfigError, match="`tool`: `host_addr` "):
+        JudgeConnection(host_addr=host_addr, host_port=1).check_address(JudgeSection(), key="tool")

@@ -86,6 +86,6 @@ def test_the_answer_check_needs_no_judge() -> None:
 def test_an_address_that_contradicts_the_runs_judge_is_a_config_error() -> None:
     section = RewardSection(class_name=CODE_TESTS_REWARD, config={"host_addr": "a", "host_port": 1})
     with pytest.raises(
-        ConfigError, match=r"`reward\.config` names the judges http://a:1, but `judge` names http://b:1"
+        ConfigError, match=r"`reward\.config` names the judge http://a:1, but `judge.hosts` names http://b:1"
     ):
-        check_reward(section, JudgeSection(host_addr="b", host_port=1))
+        check_reward(section, JudgeSection(hosts=["b:1"]))

@@ -55,7 +55,7 @@ def post(url: str) -> None:
 
 
 async def test_a_remote_judge_that_isolates_too_little_is_refused(weak_judge: WeakJudge):
-    section = JudgeSection(host_addr=weak_judge.host, host_port=weak_judge.port, min_isolation="B")
+    section = JudgeSection(hosts=[f"{weak_judge.host}:{weak_judge.port}"], min_isolation="B")
     with pytest.raises(ConfigError, match="reaches tier D, and `B` is asked for"):
         async with driver_judge([tool_for(None)], REWARD, section):
             pass
@@ -69,9 +69,8 @@ async def test_an_address_in_the_tool_config_is_held_to_the_same_tier(weak_judge
 
 async def test_an_accepted_remote_judge_is_handed_on(weak_judge: WeakJudge, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MY_TOKEN", "s3cret")
-    section = JudgeSection(
-        host_addr=weak_judge.host, host_port=weak_judge.port, min_isolation="D", token_env="MY_TOKEN"
-    )
+    hosts = [f"{weak_judge.host}:{weak_judge.port}"]
+    section = JudgeSection(hosts=hosts, min_isolation="D", token_env="MY_TOKEN")
     async with driver_judge([tool_for(None)], REWARD, section) as judge:
         assert judge is not None
         assert (judge.urls, judge.token) == ((f"http://{weak_judge.host}:{weak_judge.port}",), "s3cret")

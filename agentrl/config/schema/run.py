@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agentrl.config.schema.addresses import ServerUrl
+from agentrl.config.schema.addresses import JudgeUrl, ServerUrl
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
 from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
@@ -138,10 +138,6 @@ class RolloutSection(Section):
     """
     temperature: AmountOrZero = 1.0
     """Sampling temperature, also of held-out prompts unless `validation.temperature` is set; 0 (greedy) is for evaluations."""
-    top_p: Probability = 1.0
-    """Nucleus sampling; 1 keeps the whole distribution."""
-    top_k: CountOrZero = 0
-    """Sample from the k likeliest tokens; 0 keeps every token."""
     stop: list[Annotated[str, Field(min_length=1)]] = []
     """Texts that end a turn, such as `</search>`. The turn's text ends with the stop text; its tokens, up to the one that
     completes it, are kept and trained on.
@@ -224,12 +220,10 @@ class ActorSection(Section):
 class JudgeSection(Section):
     """Code judges of the run: running ones, given by address, or judges that the run starts and stops."""
 
-    host_addr: str | None = resumable(None)
-    """Address of a running judge; if this and `hosts` are absent, the run starts its own."""
-    host_port: int | None = resumable(None)
-    """Port of a running judge; given together with `host_addr`."""
-    hosts: list[str] = resumable([])
-    """Addresses of several running judges, `host:port` or URLs; each call goes to the one with the shortest expected wait."""
+    hosts: list[JudgeUrl] = resumable([])
+    """Addresses of running judges, `host:port` or URLs; each call goes to the one with the shortest expected wait. Empty: the
+    run starts its own.
+    """
     token_env: str | None = resumable(None)
     """Environment variable that holds the bearer token of running judges; the token itself is never written."""
     placement: Literal["driver", "per_node"] = resumable("driver")
@@ -255,21 +249,19 @@ class ValidationSection(Section):
     """Trajectories per held-out prompt; accuracy is their mean, and with 2 or more pass@k is measured."""
     temperature: AmountOrZero | None = None
     """Sampling temperature of held-out prompts, 0: greedy; absent: `rollout.temperature`."""
-    top_p: Probability | None = None
-    """Nucleus sampling of held-out prompts; absent: `rollout.top_p`."""
-    top_k: CountOrZero | None = None
-    """Sample held-out prompts from the k likeliest tokens; absent: `rollout.top_k`."""
+    top_p: Probability = 1.0
+    """Nucleus sampling of held-out prompts; 1 keeps the whole distribution, from which training always samples."""
+    top_k: CountOrZero = 0
+    """Sample held-out prompts from the k likeliest tokens; 0 keeps every token."""
 
 
 class CodeJudgeTools(Section):
     """rStar2-Agent's short form of the built-in Python tool and its code judge."""
 
     host_addr: str | None = None
-    """Same as `judge.host_addr`; if both are set, they must be equal."""
+    """Address of a running judge, instead of `judge.hosts`; absent: the run's judges."""
     host_port: int | None = None
-    """Same as `judge.host_port`."""
-    hosts: list[str] = []
-    """Same as `judge.hosts`."""
+    """Its port."""
     batch_size: Count = 64
     """Largest number of submissions in one request."""
     concurrency: Count = 32

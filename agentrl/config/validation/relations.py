@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from agentrl.config.chat_template import template_problems
-from agentrl.config.schema.addresses import judge_urls
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.shared_gpus import kv_memory_problems
 from agentrl.config.validation.algorithm import algorithm_problems
@@ -50,11 +49,7 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
 
 
 def _general_problems(config: RunConfig) -> Iterator[str]:
-    rollout, actor, judge = config.rollout, config.actor, config.judge
-    try:
-        judge_urls(host_addr=judge.host_addr, host_port=judge.host_port, hosts=judge.hosts, key="judge.")
-    except ConfigError as error:
-        yield str(error)
+    rollout, actor = config.rollout, config.actor
     if rollout.engine == "openai" and not rollout.openai.base_urls:
         yield "`rollout.engine` is `openai`, but `rollout.openai.base_urls` is empty; name at least one server"
     for name, value in changed(rollout, "turn_timeout_s", "tool_timeout_s"):
@@ -102,10 +97,5 @@ def _training_problems(config: RunConfig) -> Iterator[str]:
         )
     if rollout.temperature == 0:
         yield "`rollout.temperature` is 0, and must be above 0: greedy samples of a prompt are all equal"
-    if rollout.top_p < 1 or rollout.top_k > 0:
-        yield (
-            "`rollout.top_p` below 1 or `rollout.top_k` above 0 sample from a truncated distribution, which the actor's "
-            "log-probabilities do not describe; train with `top_p: 1` and `top_k: 0`"
-        )
     if config.validation.every_steps and not config.data.validation_files:
         yield "`validation.every_steps` is set, but `data.validation_files` is empty; name a file, or set it to 0"

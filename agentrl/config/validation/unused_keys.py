@@ -46,11 +46,11 @@ def _rules(config: RunConfig) -> Iterator[Rule]:
         yield "rollout.openai", ("base_urls", "model", "token_env"), reason
     if config.actor.lora.rank == 0:
         yield "actor.lora", ("alpha", "target_modules"), "`actor.lora.rank` is 0; set a rank, such as 32"
-    if judge.host_addr is None and not judge.hosts:
+    if not judge.hosts:
         yield "judge", ("token_env",), "it is for running judges; those that the run starts get their own token"
     else:
         # Limits of programs are allowed: they must not change when the run resumes with judges of its own.
-        reason = "it is for judges that the run starts, and `judge.hosts` or `judge.host_addr` names running ones; leave it out"
+        reason = "it is for judges that the run starts, and `judge.hosts` names running ones; leave it out"
         yield "judge", ("num_slots", "placement"), reason
 
 

@@ -5,7 +5,6 @@ from rich.table import Table
 from agentrl.cluster.placement.threads import num_cores, threads_per_engine, threads_per_rank
 from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.schema.run import JudgeSection, RunConfig
-from agentrl.judge.connection import run_urls
 from agentrl.run.stages import stages_of
 
 
@@ -38,7 +37,7 @@ def _each(config: RunConfig, placement: Placement) -> str:
 
 
 def _judges(judge: JudgeSection) -> tuple[str, str]:
-    if urls := run_urls(judge):
+    if urls := judge.hosts:
         return "0", f"remote, {', '.join(urls)}"
     isolation = f"isolation {judge.min_isolation} or better"
     if judge.placement == "per_node":

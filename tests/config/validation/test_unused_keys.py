@@ -8,7 +8,7 @@ from agentrl.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 DEMO, DEMO_PPO = str(CONFIGS / "demo.yaml"), str(CONFIGS / "demo_ppo.yaml")
-REMOTE = ["judge.host_addr=10.0.0.1", "judge.host_port=80"]
+REMOTE = ["judge.hosts=['10.0.0.1:80']"]
 UNVALIDATED = ["validation.every_steps=0"]
 
 
@@ -22,7 +22,7 @@ UNVALIDATED = ["validation.every_steps=0"]
             [*REMOTE, "judge.num_slots=9"],
             r"`judge\.num_slots` is 9, .* leave it out",
         ),
-        (["judge.hosts=[a:1]", "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* `judge\.hosts` or"),
+        (["judge.hosts=[a:1]", "judge.num_slots=9"], r"`judge\.num_slots` is 9, .* `judge\.hosts` names"),
         (["actor.lora.alpha=64"], r"`actor\.lora\.alpha` is 64, but `actor\.lora\.rank` is 0; set a rank"),
         ([*UNVALIDATED, "checkpoint.keep_best=4"], r"`checkpoint\.keep_best` is 4, but `validation\.every_steps` is 0"),
     ],

@@ -70,7 +70,6 @@ def test_a_deadline_that_the_end_of_the_episode_always_comes_before_is_refused(c
 @pytest.mark.parametrize(
     ("address", "key"),
     [
-        (["judge.host_addr=127.0.0.1", "judge.host_port=0"], "judge.host_port"),
         (["judge.hosts=['127.0.0.1:0']"], "judge.hosts[0]"),
         (
             ["rollout.engine=openai", "rollout.openai.base_urls=['http://127.0.0.1:0/v1']"],
