@@ -37,7 +37,6 @@ class Pending:
     queued_at: float = field(default_factory=time.monotonic)
     sent_at: float = math.nan
     last_failure: str = "it is still busy"
-    had_internal_error: bool = False
 
 
 def waiting(batch: Iterable[Pending]) -> list[Pending]:
@@ -133,12 +132,8 @@ class Delivery:
             return True
         if verdict.status in _NOT_JUDGED:
             return False
-        if verdict.status is not VerdictStatus.INTERNAL_ERROR:
-            pending.verdict.set_result(verdict)
-        elif not pending.had_internal_error and len(self._hosts.hosts) > 1:
-            # The judge has run it twice: its machine may be faulty, so try another one.
-            pending.had_internal_error = True
-            return False
-        else:
+        if verdict.status is VerdictStatus.INTERNAL_ERROR:
             pending.verdict.set_exception(JudgeUnavailableError(f"judge: `internal_error`: {verdict.stderr}"))
+        else:
+            pending.verdict.set_result(verdict)
         return True

@@ -3,17 +3,14 @@
 Judges are asked for their wait only while there is something to send.
 """
 
-import ipaddress
 import logging
 import math
 import random
-import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 from pydantic import ValidationError
@@ -27,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 _PROGRAM_S = 0.05
 """Assumed time of one program on one slot, for submissions since the last report."""
-_FAR_S = 0.1
-"""Extra wait on this machine that is accepted before another machine is asked."""
 _REPORT_EVERY_S = 2.0
 _REPORT_TIMEOUT_S = 5.0
 _READY_TIMEOUT_S = 5.0
@@ -41,8 +36,6 @@ _BAD_BATCH = (400, 413, 422)
 class JudgeHost(Host):
     """State of one judge; `num_in_flight` counts submissions."""
 
-    near: bool = False
-    """True if it is on this machine."""
     asked_at: float = -math.inf
     """Time of the last request for its wait."""
     _num_slots: int = 1
@@ -55,7 +48,7 @@ class JudgeHost(Host):
         """Return the estimated wait of a new submission for a slot, and the submissions per slot."""
         change = self.num_in_flight - self._num_in_flight_then
         wait_s = max(0.0, self._reported_wait_s + change * self._interval_s)
-        return wait_s + (0.0 if self.near else _FAR_S), self.num_in_flight / self._num_slots
+        return wait_s, self.num_in_flight / self._num_slots
 
     def note_report(self, health: Health) -> None:
         """Update the state from a report of the judge."""
@@ -63,29 +56,13 @@ class JudgeHost(Host):
         self._reported_wait_s, self._num_in_flight_then = health.estimated_wait_s, self.num_in_flight
 
 
-def is_on_this_machine(url: str) -> bool:
-    """Return whether the address in `url` is one of this machine's; False for names other than `localhost`."""
-    name = urlsplit(url).hostname or ""
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if name == "localhost" else name)
-    except ValueError:
-        return False
-    with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((str(address), 0))
-        except OSError:
-            return False
-    return True
-
-
 class JudgeHosts(HostPool[JudgeHost]):
     """The judges of one client."""
 
     def __init__(self, base_urls: Sequence[str], *, client_name: str, token: str | None) -> None:
         """Take addresses such as `http://127.0.0.1:8088`, and the name by which judges share fairly and recognise ids."""
-        urls = [url.rstrip("/") for url in base_urls]
         super().__init__(
-            [JudgeHost(url=url, near=is_on_this_machine(url)) for url in urls],
+            [JudgeHost(url=url.rstrip("/")) for url in base_urls],
             ServerSession(token=token, headers={"Judge-Client": client_name}),
             name="judge",
         )

@@ -1,7 +1,6 @@
 """A code judge for one run, on this machine and a free port; it is restarted if it dies, and stopped with the run."""
 
 import logging
-import math
 import os
 import re
 import subprocess
@@ -27,12 +26,11 @@ _MAX_QUOTED_CHARACTERS = 2000
 _START_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 0.02
 _STOP_TIMEOUT_S = 5.0
-_MAX_DEATHS = 5
-"""Consecutive deaths after which the judge is not restarted."""
 _FORGIVEN_AFTER_S = 600.0
 """Working time after which earlier deaths no longer count."""
-_FIRST_BACK_OFF_S = 0.5
-"""Pause before the second restart; doubled by every further death."""
+_FIRST_BACK_OFF_S = 0.25
+"""Pause before the first restart; doubled by every further death."""
+_MAX_BACK_OFF_S = 32.0
 
 
 class LocalJudge:
@@ -148,31 +146,26 @@ class LocalJudge:
         )
 
     def _watch(self) -> None:
-        """Restart the judge whenever it dies, at most a few times in a row."""
-        started_at, num_deaths = time.monotonic(), 0
+        """Restart the judge whenever it dies."""
+        started_at, back_off_s = time.monotonic(), _FIRST_BACK_OFF_S
         while True:
             process = self._process
             assert process is not None, "started before"
             process.wait()
-            lived_long = time.monotonic() - started_at > _FORGIVEN_AFTER_S
-            started_at, num_deaths = math.inf, 1 if lived_long else num_deaths + 1
-            back_off_s = _FIRST_BACK_OFF_S * 2 ** (num_deaths - 2) if num_deaths > 1 else 0.0
+            if time.monotonic() - started_at > _FORGIVEN_AFTER_S:
+                back_off_s = _FIRST_BACK_OFF_S
             if self._is_stopping.wait(back_off_s):
                 return
-            cause = f"judge: died with code {process.returncode}: {self._error_text() or 'no error output'}"
-            if num_deaths > _MAX_DEATHS:
-                logger.error("%s; %d times in a row, not restarted, its programs fail", cause, num_deaths)
-                return
-            logger.warning("%s; restarting", cause)
+            back_off_s, started_at = min(2 * back_off_s, _MAX_BACK_OFF_S), time.monotonic()
+            output = self._error_text() or "no error output"
+            logger.warning("judge: died with code %d: %s; restarting", process.returncode, output)
             try:
                 self._start()
+                logger.info("judge: listening on %s again", self.url)
             except (ConfigError, JudgeUnavailableError, OSError) as error:  # OSError: a full disk
                 logger.warning("%s", error)
                 if self._process is not None:
                     self._process.kill()  # it may hang, and this thread waits for it
-            else:
-                started_at = time.monotonic()
-                logger.info("judge: listening on %s again", self.url)
 
     def _error_text(self) -> str:
         """Return the end of the judge's error output in one line, of tracebacks the exceptions alone."""

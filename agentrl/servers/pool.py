@@ -112,7 +112,8 @@ class HostPool(ABC, Generic[HostT]):
             up = [host for host in self.hosts if not host.is_down]
             usable = [host for host in up if host.busy_until <= now]
             if usable:
-                return min(usable, key=lambda host: host.load())
+                # Shuffled: clients that know no load must not all ask the first one.
+                return min(random.sample(usable, len(usable)), key=lambda host: host.load())
             patience_s = min((host.busy_until for host in up), default=now + 60.0) - now
             with contextlib.suppress(TimeoutError):
                 # Jitter: callers that wait for the same server must not all come at once.

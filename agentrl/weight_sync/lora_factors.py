@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
+from agentrl.errors import EngineError
 from agentrl.models.weight_files import ModelFolder
 from agentrl.weight_sync.base import LoraBase
 
@@ -30,30 +31,19 @@ def adapted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int
     return {f"{module}.weight": (shapes[module + FACTOR_B][0], shapes[module + FACTOR_A][1]) for module in modules}
 
 
-def merged_tensors(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights that the factors change, merged, one at a time, on the CPU."""
-    folder, by_name = ModelFolder(base.folder), _copied_to_cpu(factors)
-    for name in adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()}):
-        yield name, _merged(name, folder, by_name, base)
-
-
 def whole_model(factors: Iterable[tuple[str, Tensor]], base: LoraBase) -> Iterator[tuple[str, Tensor]]:
-    """Yield all weights of the model, merged, on the CPU, for an engine that can only load all of them.
+    """Yield all weights of the model, merged, one at a time, on the CPU; `EngineError` if factors belong to none.
 
     Changed weights are float32 whatever the files are: rounding to bfloat16 here would lose small changes on engines that
     compute in float32.
     """
-    folder, by_name = ModelFolder(base.folder), _copied_to_cpu(factors)
-    changed = adapted_shapes({name: tuple(factor.shape) for name, factor in by_name.items()})
+    copies = {name: factor.to("cpu", copy=True) for name, factor in factors}  # they may be views of a reused buffer
+    folder = ModelFolder(base.folder)
+    adapted = adapted_shapes({name: tuple(factor.shape) for name, factor in copies.items()})
+    if missing := adapted.keys() - folder.keys():
+        raise EngineError(f"engine: {base.folder} lacks weights that LoRA changes: {', '.join(sorted(missing))}")
     for name, weight in folder.items():
-        yield name, _merged(name, folder, by_name, base) if name in changed else weight
-
-
-def _copied_to_cpu(factors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copy factors, which may be views of a reused buffer, to the CPU."""
-    return {name: factor.to("cpu", copy=True) for name, factor in factors}
-
-
-def _merged(name: str, folder: ModelFolder, factors: Mapping[str, Tensor], base: LoraBase) -> Tensor:
-    module = name.removesuffix(".weight")
-    return merged_weight(folder[name], factors[module + FACTOR_A], factors[module + FACTOR_B], base.scale)
+        if name in adapted:
+            module = name.removesuffix(".weight")
+            weight = merged_weight(weight, copies[module + FACTOR_A], copies[module + FACTOR_B], base.scale)
+        yield name, weight

@@ -4,14 +4,11 @@ import asyncio
 import math
 import time
 
-import pytest
 from aiohttp import web
-from fake_judge import FakeJudge, echo, expected, reply, run_all, serving, until, verdict
+from fake_judge import FakeJudge, echo, expected, run_all, serving, until
 
-from agentrl.errors import JudgeUnavailableError
-from agentrl.judge.hosts import JudgeHost, is_on_this_machine
 from agentrl.types import Deadline
-from code_judge_server.schemas import SubmissionBatch, VerdictStatus
+from code_judge_server.schemas import SubmissionBatch
 
 
 async def draining(*_: object) -> web.Response:
@@ -20,10 +17,6 @@ async def draining(*_: object) -> web.Response:
 
 async def full_for_a_minute(*_: object) -> web.Response:
     return web.Response(status=429, headers={"Retry-After": "60"})
-
-
-async def broken(_: FakeJudge, batch: SubmissionBatch, __: web.Request) -> web.Response:
-    return reply([verdict(item, VerdictStatus.INTERNAL_ERROR) for item in batch.submissions])
 
 
 async def take_long(judge: FakeJudge, batch: SubmissionBatch, request: web.Request) -> web.Response:
@@ -73,16 +66,6 @@ async def test_a_full_judge_is_passed_over_for_as_long_as_it_asks() -> None:
     assert full.num_probes == 0
 
 
-async def test_an_internal_error_is_tried_on_another_judge_once() -> None:
-    ill, well = FakeJudge(broken), FakeJudge()
-    async with serving(ill, well, concurrency=2) as client:
-        assert await run_all(client, 20) == expected(20)
-    assert ill.batches
-    async with serving(FakeJudge(broken), FakeJudge(broken)) as client:
-        with pytest.raises(JudgeUnavailableError, match="internal_error"):
-            await client.run("p", deadline=Deadline.after(60))
-
-
 async def test_work_goes_where_the_wait_is_shortest() -> None:
     long, short = FakeJudge(take_long), FakeJudge(take_long)
     long.estimated_wait_s = 60.0
@@ -113,24 +96,3 @@ async def test_idle_clients_ask_judges_nothing() -> None:
         await run_all(client, 50)
         await asyncio.sleep(0.3)
         assert len(asked) == 2
-
-
-def test_a_near_judge_wins_until_its_wait_is_noticeably_longer() -> None:
-    near, far = JudgeHost(url="http://127.0.0.1:1", near=True), JudgeHost(url="http://10.9.8.7:1")
-    near.num_in_flight = 50
-    assert near.load() < far.load()
-    near._reported_wait_s = 1.0
-    assert far.load() < near.load()
-
-
-@pytest.mark.parametrize(
-    ("url", "near"),
-    [
-        ("http://127.0.0.1:8088", True),
-        ("http://localhost:8088", True),
-        ("http://203.0.113.7:8088", False),
-        ("http://judge-1.example:8088", False),
-    ],
-)
-def test_an_address_of_this_machine_is_known_without_asking_anybody(url: str, near: bool) -> None:
-    assert is_on_this_machine(url) is near

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from agentrl.engine.embedded.resident_weights import ResidentWeights, check_weights
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import LoraBase, TensorSpec, Transport, WeightSource
-from agentrl.weight_sync.lora_factors import merged_tensors, whole_model
+from agentrl.weight_sync.lora_factors import whole_model
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryPublisher
 
 SHAPES = {"first.weight": (4, 3), "second.weight": (2, 4)}
@@ -29,12 +29,9 @@ def weights(tmp_path: Path) -> dict[str, Tensor]:
 def test_the_product_is_added_to_the_weight_and_scaled(weights: dict[str, Tensor], tmp_path: Path):
     base = LoraBase(folder=str(tmp_path), scale=0.5)
     expected = weights["first.weight"].float() + 0.5 * FACTORS["first.lora_B"] @ FACTORS["first.lora_A"]
-    [(name, merged)] = merged_tensors(FACTORS.items(), base)
-    assert name == "first.weight"
-    torch.testing.assert_close(merged, expected)
     whole = dict(whole_model(FACTORS.items(), base))
     assert whole.keys() == weights.keys()
-    assert torch.equal(whole["first.weight"], merged)
+    torch.testing.assert_close(whole["first.weight"], expected)
     assert torch.equal(whole["second.weight"], weights["second.weight"])
 
 
@@ -65,8 +62,14 @@ def test_factors_may_be_views_of_a_reused_buffer(weights: dict[str, Tensor], tmp
             yield name, buffer[: factor.numel()].view(factor.shape).copy_(factor)
 
     base = LoraBase(folder=str(tmp_path), scale=0.5)
-    [(_, merged)], [(_, expected)] = merged_tensors(reused_buffer(), base), merged_tensors(FACTORS.items(), base)
-    assert torch.equal(merged, expected)
+    merged, expected = dict(whole_model(reused_buffer(), base)), dict(whole_model(FACTORS.items(), base))
+    assert torch.equal(merged["first.weight"], expected["first.weight"])
+
+
+def test_factors_of_no_weight_in_the_files_are_refused(weights: dict[str, Tensor], tmp_path: Path):
+    other = {name.replace("first", "third"): factor for name, factor in FACTORS.items()}
+    with pytest.raises(EngineError, match=r"lacks weights that LoRA changes: third\.weight"):
+        next(whole_model(other.items(), LoraBase(folder=str(tmp_path), scale=0.5)))
 
 
 def offered(**shapes: tuple[int, ...]) -> WeightSource:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from agentrl.errors import EngineError
 from agentrl.weight_sync.base import WeightSource
-from agentrl.weight_sync.lora_factors import adapted_shapes, merged_tensors, whole_model
+from agentrl.weight_sync.lora_factors import adapted_shapes, whole_model
 from agentrl.weight_sync.receiver import WeightReceiver
 from agentrl.weight_sync.transports.cuda_ipc import release_cached_memory
 
@@ -65,7 +65,7 @@ class ResidentWeights:
         self._receiver.prepare(source)
         tensors = self._receiver.tensors(source)
         if source.lora is not None:
-            tensors = merged_tensors(tensors, source.lora) if self.are_whole else whole_model(tensors, source.lora)
+            tensors = whole_model(tensors, source.lora)
         for name, tensor in tensors:
             if name in self._own:  # a folder may hold more than the model
                 self._own[name].copy_(tensor)
