@@ -13,7 +13,6 @@ class AnswerLog:
     """Logs the first examples of the answer check, and warns once if the first batch contains no answer."""
 
     def __init__(self) -> None:
-        """Start with nothing logged."""
         self._num_shown = 0
         self._is_first_batch = True
 

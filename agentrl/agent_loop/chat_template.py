@@ -29,13 +29,10 @@ class ChatTemplate:
         *,
         file: str | None = None,
     ) -> None:
-        """Take a tokenizer with a chat template, and check that the template reads all variables.
+        """Take a tokenizer with a chat template, and the arguments of all its renderings.
 
-        Args:
-            tokenizer: its `chat_template` is used.
-            tools: schemas in the form that `apply_chat_template(tools=...)` takes.
-            variables: passed to every rendering (`model.template_kwargs`).
-            file: file of the template; None: the tokenizer's own template.
+        `tools` are schemas as `apply_chat_template` takes them, `variables` are `model.template_kwargs`. `file` is the
+        template's file, for messages; None: the tokenizer's own template.
 
         Raises:
             ConfigError: there is no template, it is not valid, or it ignores one of the variables.

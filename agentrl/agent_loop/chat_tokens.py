@@ -51,13 +51,9 @@ class ChatTokens:
     ) -> None:
         """Check the template, and find out how it ends a turn and appends an observation.
 
-        Args:
-            tokenizer: tokenizer with a chat template.
-            tools: schemas in the form that `apply_chat_template(tools=...)` takes; without any, the template may lack tools.
-            tool_format: name of the format of calls (`model.tool_format`).
-            variables: passed to every rendering.
-            end_ids: end tokens named by the model's files, besides the tokenizer's `eos_token`.
-            template_file: file of the template, for messages; None: the tokenizer's own template.
+        `tool_format` names the format of calls (`model.tool_format`), `end_ids` are end tokens named by the model's files,
+        besides the tokenizer's `eos_token`; the other arguments are those of `ChatTemplate`. Without `tools`, the template may
+        lack them.
 
         Raises:
             ConfigError: there is no template, it hides the tools, writes calls in a format that is not read, or rewrites text
@@ -87,16 +83,7 @@ class ChatTokens:
     def of_model(
         cls, model: ModelSection, tools: Sequence[dict[str, Any]], tokenizer_class: str | None = None
     ) -> "ChatTokens":
-        """Load a policy's tokenizer with the configured chat template.
-
-        Args:
-            model: section with the folder, the template and its variables.
-            tools: see `ChatTokens`.
-            tokenizer_class: see `load_tokenizer`.
-
-        Raises:
-            ConfigError: as `ChatTokens` and `load_tokenizer`.
-        """
+        """Load a policy's tokenizer with the configured chat template; raises as `load_tokenizer` and `ChatTokens` do."""
         tokenizer = load_tokenizer(model.path, tokenizer_class)
         if (template := read_chat_template(model, tokenizer)) is not None:
             tokenizer.chat_template = template
@@ -148,12 +135,10 @@ class ChatTokens:
         return read_calls(self._format, text, self._parameters, id_prefix=id_prefix, in_thought=in_thought).calls
 
     def observation(self, results: Sequence[Message], *, names: Sequence[str] = ()) -> list[int]:
-        """Return the ids between the token that ended a turn and the policy's next turn.
+        """Return the ids between the token that ended a turn and the policy's next turn, given `tool` messages.
 
-        Args:
-            results: `tool` messages, in the order of the calls. Token literals in their text (`<|im_end|>`) are broken up,
-                so that a program's output cannot forge a turn.
-            names: names of the called tools, which some templates repeat; empty for a call without one.
+        Token literals in their text (`<|im_end|>`) are broken up, so that a program's output cannot forge a turn. `names` are
+        those of the called tools, which some templates repeat; empty for a call without one.
         """
         first = self._template.tools[0]["function"]["name"] if self._template.tools else ""
         safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]

@@ -92,11 +92,8 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
 def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> tuple[Turn, ...]:
     """Return the turns, with each tool's final reward added to the reward of its last result.
 
-    The last turn gets the rewards of tools without a result, so that a penalty for a tool that was never called counts.
-
-    Args:
-        turns: turns of the episode.
-        rewards: final rewards, keyed by tool name.
+    `rewards` are keyed by tool name. The last turn gets those of tools without a result, so that a penalty for a tool that was
+    never called counts.
     """
     missing, later = dict(rewards), []
     for turn in reversed(turns):

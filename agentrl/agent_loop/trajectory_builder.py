@@ -120,12 +120,9 @@ class TimeLaps:
         return TimeSplit(**self._spent_s)
 
     def end(self, part: str, *, queue_s: float = 0.0, queue: str = "") -> None:
-        """End a lap.
+        """End a lap, which goes to the field `part` of `TimeSplit`.
 
-        Args:
-            part: field of `TimeSplit` that takes the lap.
-            queue_s: part of the lap spent in a queue, as reported by the service that answered.
-            queue: field of `TimeSplit` that takes `queue_s`.
+        `queue_s` of it, as reported by the service that answered, goes to the field `queue` instead.
         """
         now = clock.now()
         lap_s, self._began_at = now - self._began_at, now

@@ -29,13 +29,8 @@ _PLAIN_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 def configure_logging(run_dir: Path | None, *, console: Console, level: int = logging.INFO) -> None:
     """Send the log records of this process to `console`, and to `run.log` in `run_dir` if given.
 
-    A second call replaces the handlers of the first.
-
-    Args:
-        run_dir: created if missing; an existing `run.log` is appended to.
-        console: the progress bar's console, so that records appear above the bar. Without a terminal, records are plain lines
-            that are never wrapped.
-        level: level of agentrl's own loggers.
+    A second call replaces the handlers of the first. `console` is the progress bar's, so that records appear above the bar;
+    without a terminal they are plain lines that are never wrapped. `level` is that of agentrl's own loggers.
     """
     _remove_handlers()
     handlers = [_console_handler(console)]

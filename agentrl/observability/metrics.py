@@ -74,12 +74,7 @@ class MetricsLogger:
         self._events = TensorBoardEvents(run_dir / "tensorboard")
 
     def log(self, step: int, metrics: Mapping[str, float], *, with_line: bool = True) -> None:
-        """Record the metrics of `step`; NaN means that a value does not exist.
-
-        Args:
-            step: number of actor updates so far.
-            metrics: values keyed by `stage/name_unit`.
-            with_line: log a line for the step.
+        """Record the metrics after `step` actor updates, keyed by `stage/name_unit`; NaN means that a value does not exist.
 
         Raises:
             ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.

@@ -18,13 +18,9 @@ def validation_metrics(
     samples_per_prompt: int,
     data_sets: Mapping[str, str],
 ) -> dict[str, float]:
-    """Return the `validation/...` metrics; several data sets have their own accuracy.
+    """Return the `validation/...` metrics of the held-out prompts; `selection` defines solved.
 
-    Args:
-        summaries: trajectories of the held-out prompts.
-        selection: definition of solved.
-        samples_per_prompt: number of trajectories per prompt.
-        data_sets: data set names, keyed by prompt id.
+    `data_sets` has names keyed by prompt id; each of several has its own accuracy.
     """
     metrics = summarise_validation(summaries, selection)
     metrics |= pass_at_k(summaries, selection, samples_per_prompt=samples_per_prompt)

@@ -84,9 +84,7 @@ class SimulatedRun:
 async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -> SimulatedRun:
     """Start simulated engines, and workers in this process.
 
-    Args:
-        loaded: the run config.
-        assumed_kv_tokens: what the manager takes the memory of an engine for; absent: what it is, 0: unbounded.
+    The manager takes the memory of an engine for `assumed_kv_tokens`; absent: what it is, 0: unbounded.
 
     Raises:
         ConfigError: the config is wrong, or names a tool or a reward that waits in real time.
@@ -128,12 +126,9 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
 async def simulate(
     loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None, num_steps_before: int = 0
 ) -> Simulation:
-    """Roll out the prompts of one step; the other arguments and the errors are those of `start`.
+    """Roll out the prompts of one step, after `num_steps_before` others, from which admission learns but which are not counted.
 
-    Args:
-        loaded: the run config.
-        assumed_kv_tokens: see `start`.
-        num_steps_before: steps rolled out before it, from which admission learns; the figures are of the last one alone.
+    The other arguments and the errors are those of `start`.
     """
     run, rollout = await start(loaded, assumed_kv_tokens=assumed_kv_tokens), loaded.config.rollout
 

@@ -22,7 +22,6 @@ class SimulatedReward:
     """See `Reward`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Check the config (ConfigError)."""
         self._settings = read_plain_config(SimulatedRewardConfig, config, source=f"reward `{SIMULATED_REWARD}`")
 
     async def start(self) -> None:

@@ -43,7 +43,6 @@ class SimulatedTool:
     """See `Tool`."""
 
     def __init__(self, config: dict[str, Any], schema: ToolSchema | None) -> None:
-        """Check the config (ConfigError)."""
         self._settings = read_plain_config(SimulatedToolConfig, config, source=f"tool `{SIMULATED_TOOL}`")
         self.schema = schema or SIMULATED_TOOL_SCHEMA
         self._slots = asyncio.Semaphore(self._settings.num_slots) if self._settings.num_slots else None

@@ -14,10 +14,6 @@ from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
 def build_tools(configs: Sequence[ToolConfig], context: ToolContext = NO_CONTEXT) -> dict[str, Tool]:
     """Return the tools, not started yet, in order, keyed by the name that the policy calls.
 
-    Args:
-        configs: the tools as plain data.
-        context: the run's judges and extra workers.
-
     Raises:
         ToolError: a class cannot be found or built, does not follow the `Tool` protocol, or two tools share a name.
     """

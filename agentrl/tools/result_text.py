@@ -37,11 +37,7 @@ def failed_call(error: Exception) -> ToolResult:
 
 
 def result_text(returned: Any, *, none_is_result: bool = False) -> str:
-    """Return a `str` as it is, and anything else as JSON.
-
-    Args:
-        returned: value returned by user code.
-        none_is_result: None is a valid result, and becomes `null`.
+    """Return a `str` as it is, and anything else as JSON; None is `null` if `none_is_result`.
 
     Raises:
         NoResultError: the value is None, as from a forgotten `return`, or an object without a text of its own.

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Prompt, Termination, ToolResult, Trajectory, Turn
+from agentrl.types import Prompt, Termination, Trajectory, Turn
 
 _MAX_CHARACTERS = 400
 """Characters shown of each text; a longer one is shown by both ends."""
@@ -16,15 +16,8 @@ def describe_examples(file: Path) -> str:
 
     Of equal rewards the first that came to its own end is taken.
     """
-    best: Trajectory | None = None
-    worst: Trajectory | None = None
-    for trajectory in read_trajectories(file) if file.is_file() else ():
-        if trajectory.reward is None:
-            continue
-        if best is None or _goodness(trajectory) > _goodness(best):
-            best = trajectory
-        if worst is None or _badness(trajectory) > _badness(worst):
-            worst = trajectory
+    best = max(_scored(file), key=lambda trajectory: _rank(trajectory, sign=1), default=None)
+    worst = max(_scored(file), key=lambda trajectory: _rank(trajectory, sign=-1), default=None)
     if best is None or worst is None:
         return ""
     prompts = read_prompts(file)
@@ -34,12 +27,12 @@ def describe_examples(file: Path) -> str:
     return "\n".join(lines)
 
 
-def _goodness(trajectory: Trajectory) -> tuple[float, bool]:
-    return trajectory.reward or 0.0, trajectory.termination is Termination.ANSWERED
+def _scored(file: Path) -> Iterable[Trajectory]:
+    return (trajectory for trajectory in read_trajectories(file) if trajectory.reward is not None)
 
 
-def _badness(trajectory: Trajectory) -> tuple[float, bool]:
-    return -(trajectory.reward or 0.0), trajectory.termination is Termination.ANSWERED
+def _rank(trajectory: Trajectory, *, sign: int) -> tuple[float, bool]:
+    return sign * (trajectory.reward or 0.0), trajectory.termination is Termination.ANSWERED
 
 
 def _described(title: str, trajectory: Trajectory, prompts: dict[str, Prompt]) -> Iterable[str]:
@@ -58,11 +51,7 @@ def _described(title: str, trajectory: Trajectory, prompts: dict[str, Prompt]) -
 def _turn(turn: Turn) -> Iterable[str]:
     yield from _indented("policy", turn.text)
     for result in turn.results:
-        yield from _indented(_name_of(result), result.text)
-
-
-def _name_of(result: ToolResult) -> str:
-    return f"tool ({result.status})"
+        yield from _indented(f"tool ({result.status})", result.text)
 
 
 def _indented(name: str, text: str) -> Iterable[str]:

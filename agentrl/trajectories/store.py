@@ -45,12 +45,8 @@ class TrajectoryStore:
     ) -> Path:
         """Append the rollout of update `step`, or of the validation after it; may be called several times for a step.
 
-        Args:
-            step: the update that these trajectories are for; with `validation`, the last update.
-            trajectories: the trajectories, failed ones (`infra_error`) included.
-            prompts: the prompts of `trajectories`, each once, so that these can be scored again.
-            validation: the trajectories only measure the policy.
-            leave_out_recorded: skip trajectories whose ids are already in the file, because a writer was killed.
+        `prompts` has each prompt of `trajectories` once, so that these can be scored again. With `leave_out_recorded`,
+        trajectories whose ids are already in the file are skipped, because a writer was killed.
 
         Returns:
             The file, once all is on the disk.
@@ -90,13 +86,7 @@ def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
 
 
 def read_saved_group(path: Path, num_trajectories: int, *, digest: str, source: str) -> list[Trajectory]:
-    """Return the trajectories of a file of a checkpoint, which was fetched from the folder `source`.
-
-    Args:
-        path: the file.
-        num_trajectories: expected number of trajectories.
-        digest: result of `write_saved_group`.
-        source: the folder, for errors.
+    """Return the trajectories that `write_saved_group` wrote; `source` names the place it was fetched from, for errors.
 
     Raises:
         DamagedCheckpointError: the file is missing or was changed.

@@ -18,7 +18,7 @@ import numpy as np
 from agentrl import clock
 from agentrl.agent_loop.scheduling.concurrency_limit import JudgePressure
 from agentrl.agent_loop.scheduling.kv_forecast import KvForecast
-from agentrl.agent_loop.scheduling.priority_queue import Waiting, WaitingLine
+from agentrl.agent_loop.scheduling.priority_queue import Place, Waiting, WaitingLine
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.types import TrajectorySummary
 
@@ -26,20 +26,6 @@ _FORECAST_SHARE = 0.9
 """Share of an engine's memory that the forecast may fill. An engine whose memory overflows preempts requests and computes them
 again; this slows down the others, which then hold their memory longer, so the overflow does not end by itself.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Room for one trajectory on one engine, in tokens."""
-
-    engine: int
-    copy: int = 0
-    """Number of the policy's copy within the engine."""
-    num_prompt_tokens: int
-    max_tokens: int
-    """Prompt and response at their longest, in whole blocks."""
-    number: int
-    """Unique number of the place."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +91,7 @@ class Admission:
         self._forecast = KvForecast(max_response_tokens)
         self._pressure = JudgePressure(least=len(kv_tokens))
         self._order, self._num_started = itertools.count(), 0
-        self._line: WaitingLine[Place] = WaitingLine()
+        self._line = WaitingLine()
         self._failure: AgentRLError | None = None
 
     def refuse_too_long(self, num_prompt_tokens: int) -> None:
@@ -158,13 +144,9 @@ class Admission:
             room.is_open = False
 
     def reopen(self, engine: int, *, kv_tokens: int) -> None:
-        """Admit trajectories on `engine` again.
+        """Admit trajectories on `engine` again, whose copies now have `kv_tokens` together; 0: unbounded.
 
         If the longest prompt no longer fits any engine, all waiting trajectories fail (`fail`): it would wait for ever.
-
-        Args:
-            engine: its number.
-            kv_tokens: its present KV memory, all copies together; 0: unbounded.
         """
         for room in self._rooms_of(engine):
             room.is_open, room.kv_tokens = True, _copy_share(kv_tokens, self._num_copies)

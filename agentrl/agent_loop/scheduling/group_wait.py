@@ -9,13 +9,7 @@ from agentrl.types import Group, TrajectoryRef
 async def first_scored(
     prompt_id: str, tasks: Sequence[asyncio.Task[TrajectoryRef]], *, wanted: int, finished: Sequence[TrajectoryRef] = ()
 ) -> Group:
-    """Wait until `wanted` trajectories have a reward, or all have ended; cancel the rest.
-
-    Args:
-        prompt_id: prompt of the group.
-        tasks: running trajectories.
-        wanted: number of trajectories that need a reward.
-        finished: trajectories that ended before; they count towards `wanted`.
+    """Wait until `wanted` trajectories, `finished` ones included, have a reward, or all have ended; cancel the rest.
 
     Returns:
         The first `wanted` with a reward, and all that were lost by then, in the order of their sample index.

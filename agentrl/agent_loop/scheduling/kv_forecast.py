@@ -66,9 +66,7 @@ class KvForecast:
     def peak_tokens(self, ages_s: Floats, prompt_tokens: int) -> float:
         """Return the largest number of tokens that the trajectories of one engine will hold at once; call `renew` first.
 
-        Args:
-            ages_s: age of each trajectory.
-            prompt_tokens: sum over their prompts.
+        `ages_s` has one age per trajectory, `prompt_tokens` is the sum over their prompts.
         """
         assert self._growth is not None, "`renew` comes first"
         return self._growth.peak_tokens(self._count(ages_s), prompt_tokens / max(1, len(ages_s)))

@@ -65,16 +65,8 @@ class AgentLoopManager:
     ) -> None:
         """Take the started engines and workers.
 
-        Args:
-            rollout: sampling, limits and retries.
-            engines: the started engines; the manager follows which of them live.
-            workers: processes that run episodes.
-            max_prompt_tokens: see `data.max_prompt_tokens`.
-            kv_tokens: KV memory of each engine in tokens; 0: unbounded.
-            kv_block_tokens: see `EngineStats`.
-            reward_timeout_s: part of a trajectory's time limit.
-            max_wait_s: see `LoopWorkers`.
-            start_timeout_s: see `LoopWorkers`.
+        `kv_tokens` is the KV memory of each engine; 0: unbounded. `reward_timeout_s` is part of a trajectory's time limit,
+        `max_wait_s` and `start_timeout_s` are limits of `LoopWorkers`.
         """
         self._engines = engines
         self._work = EngineWork(engines)

@@ -5,13 +5,24 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-Place = TypeVar("Place")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Room for one trajectory on one engine, in tokens."""
+
+    engine: int
+    copy: int = 0
+    """Number of the policy's copy within the engine."""
+    num_prompt_tokens: int
+    max_tokens: int
+    """Prompt and response at their longest, in whole blocks."""
+    number: int
+    """Unique number of the place."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Waiting(Generic[Place]):
+class Waiting:
     """A trajectory that waits."""
 
     prompt_id: str
@@ -22,7 +33,7 @@ class Waiting(Generic[Place]):
     place: asyncio.Future[Place]
 
 
-class WaitingLine(Generic[Place]):
+class WaitingLine:
     """Orders by the mean duration of finished trajectories of the same prompt; prompts without any come first.
 
     So long trajectories do not start last. If the first trajectory of each prompt enters before the second of any, the
@@ -30,7 +41,7 @@ class WaitingLine(Generic[Place]):
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, deque[Waiting[Place]]] = {}
+        self._queues: dict[str, deque[Waiting]] = {}
         self._durations: dict[str, tuple[int, float]] = {}
         self._heap: list[tuple[int, float, int, str]] = []
         """Entries `(step, minus the expected seconds, order, prompt id)`; outdated ones are dropped in `first`."""
@@ -38,14 +49,14 @@ class WaitingLine(Generic[Place]):
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def push(self, waiting: Waiting[Place]) -> None:
+    def push(self, waiting: Waiting) -> None:
         """Add a trajectory."""
         queue = self._queues.setdefault(waiting.prompt_id, deque())
         queue.append(waiting)
         if len(queue) == 1:
             self._rank(waiting.prompt_id)
 
-    def first(self) -> Waiting[Place]:
+    def first(self) -> Waiting:
         """Return the next trajectory without removing it.
 
         Raises:
@@ -58,7 +69,7 @@ class WaitingLine(Generic[Place]):
                 return queue[0]
             heapq.heappop(self._heap)
 
-    def remove(self, waiting: Waiting[Place]) -> None:
+    def remove(self, waiting: Waiting) -> None:
         """Remove a trajectory, if it is still in the line."""
         queue = self._queues.get(waiting.prompt_id, deque())
         if waiting in queue:

@@ -94,14 +94,8 @@ class RolloutStream:
     ) -> None:
         """Take the parts; nothing runs yet.
 
-        Args:
-            rollouts: rolls out the groups.
-            prompts: the data, at the position of the next prompt to start.
-            rollout: section of the stage.
-            num_steps: last step of the stage; no prompt is started for a later one.
-            progress: shows the awaited trajectories.
-            first_step: first step of the stage, also in a run that resumes within it.
-            first_position: position in `prompts` at which the stage began.
+        `prompts` is at the position of the next prompt to start; none is started for a step after `num_steps`, the stage's
+        last. The stage began with `first_step`, at `first_position` of the prompts, also in a run that resumes within it.
         """
         self._rollouts = rollouts
         self._prompts = prompts
@@ -174,9 +168,7 @@ class RolloutStream:
     async def restore(self, folder: Path, *, source: str) -> None:
         """Restore the groups that `save` wrote: load finished trajectories, and restart missing ones before any new prompt.
 
-        Args:
-            folder: local folder.
-            source: folder that it was fetched from, for errors.
+        `source` names the place that `folder` was fetched from, for errors.
 
         Raises:
             DamagedCheckpointError: a file is missing, or differs from what was written.
@@ -213,10 +205,7 @@ class RolloutStream:
     ) -> None:
         """Start prompts; those of one batch together, so that the first trajectory of each precedes the second of any.
 
-        Args:
-            numbers: positions of the prompts in the data.
-            step: see `_step_of`.
-            finished: existing trajectories of these prompts, keyed by position.
+        `numbers` are positions in the data; `finished` has existing trajectories of these prompts, keyed by position.
         """
         finished = finished or {}
         for for_step, batch in itertools.groupby(numbers, key=lambda number: self._step_of(number, step)):

@@ -36,13 +36,10 @@ class LoopWorkers:
         max_wait_s: float,
         start_timeout_s: float,
     ) -> None:
-        """Take the workers.
+        """Take workers that Ray restarts when they die.
 
-        Args:
-            workers: processes that Ray restarts when they die.
-            clean_up: ends the requests that a dead worker has left in the engines.
-            max_wait_s: limit for a restart.
-            start_timeout_s: limit for `start` of a restarted worker (`WorkerConfig.start_timeout_s`).
+        `clean_up` ends the requests that a dead worker has left in the engines. `max_wait_s` limits the restart of a worker,
+        `start_timeout_s` its `start`.
         """
         self.all = list(workers)
         self._clean_up = clean_up
@@ -95,10 +92,7 @@ class LoopWorkers:
                 return worker
 
     async def ask(self, call: Callable[[WorkerHandle, bool], Awaitable[T]]) -> T:
-        """Return the result of `call` on a living worker; if that worker dies, on a second one.
-
-        Args:
-            call: gets the worker, and True if a worker has died in this call before.
+        """Return the result of `call` on a living worker; if that worker dies, on a second one, with True as second argument.
 
         Raises:
             WorkerDiedError: the second worker died too.

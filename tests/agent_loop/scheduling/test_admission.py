@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from agentrl import clock
-from agentrl.agent_loop.scheduling.admission import Admission, Place
+from agentrl.agent_loop.scheduling.admission import Admission
+from agentrl.agent_loop.scheduling.priority_queue import Place
 from agentrl.errors import ConfigError, EngineError
 from agentrl.simulation.virtual_time import run_in_virtual_time
 
