@@ -1,7 +1,7 @@
 """Calls into code that users wrote: modules, tools, rewards, roles, functions.
 
 Whatever user code raises leaves this file as an `Exception`, and is described in one line with the place that raised it.
-`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and a stray cancellation would otherwise end an event loop, or pass a
+`SystemExit`, `KeyboardInterrupt` and a stray cancellation would otherwise end an event loop, or pass a
 caller that catches only `Exception`.
 
 It does NOT stop what ends the process itself (`os._exit`, a crash of native code).
@@ -68,12 +68,10 @@ async def contained_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     assert task is not None, "awaited inside a task"
     try:
         return await coroutine
-    except Exception:
-        raise
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and task.cancelling() > 0:
-            raise
-        if isinstance(error, GeneratorExit) and not _runs(task):  # the task is being thrown away
+        is_cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+        # Python itself raises `GeneratorExit` in a task that is thrown away.
+        if is_cancelled or isinstance(error, Exception | GeneratorExit):
             raise
         raise _as_exception(error) from error
 
@@ -127,13 +125,6 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
     ours = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     own = [frame for frame in ours if not frame.filename.startswith(_AGENTRL)] or ours or frames
     return f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-
-
-def _runs(task: asyncio.Task[Any]) -> bool:
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no event loop runs
-        return False
 
 
 def _as_exception(error: BaseException) -> NotAnExceptionError:

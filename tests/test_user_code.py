@@ -32,7 +32,7 @@ class OddError(BaseException):
     """A class of a user's that is no `Exception`."""
 
 
-ENDINGS = [GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError, OddError]
+ENDINGS = [SystemExit, KeyboardInterrupt, asyncio.CancelledError, OddError]
 
 
 class _Raising:

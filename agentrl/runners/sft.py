@@ -31,30 +31,28 @@ def train(config: SftConfig, stop: StopRequest) -> None:
 def train_from_checkpoint(run: SftRun) -> None:
     """Make the steps that are missing after the last checkpoint, and write the model."""
     step = run.restore()
-    # A signal is noted from here on: the update that is under way is given up, and what is done is saved.
+    # A signal is noted from here on: the update that is under way is finished, and what is done is saved.
     with run.stop.deferred():
         if step == 0:
             run.log(0, run.held_out_loss(0))
-        while step < run.num_steps and train_step(run, step + 1):
+        while step < run.num_steps and not run.stop.requested:
             step += 1
+            train_step(run, step)
         run.save(step)
     run.finish()
 
 
-def train_step(run: SftRun, step: int) -> bool:
-    """Make update `step`, and keep a checkpoint when it is time; False where it was given up because of a signal."""
+def train_step(run: SftRun, step: int) -> None:
+    """Make update `step`, and keep a checkpoint when it is time."""
     started = time.monotonic()
     run.progress.start_phase(f"step {step}")
-    metrics = run.trainer.step(run.batch(step), should_stop=lambda: run.stop.requested)
-    if metrics is None:
-        return False
+    metrics = run.trainer.step(run.batch(step))
     step_s = time.monotonic() - started
     times = {"time/step_s": step_s, "sft/tokens_per_s": metrics["sft/tokens"] / step_s}
     run.log(step, metrics | times | run.held_out_loss(step))
     run.progress.finish_step()
     if step % run.config.checkpoint.every_steps == 0:
         run.save(step)
-    return True
 
 
 def main() -> int:

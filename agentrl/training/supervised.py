@@ -1,7 +1,7 @@
 """Supervised training on demonstrations: the cold start before reinforcement learning."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -88,15 +88,12 @@ class SupervisedTrainer:
         where = f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else str(device)
         return f"{trained:,} of {total:,} weights trained in {self._source.dtype} on {where}"
 
-    def step(
-        self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
-        """Run one update with a batch; `should_stop` is called before each micro-batch.
+    def step(self, examples: Sequence[TokenisedExample]) -> dict[str, float]:
+        """Run one update with a batch.
 
         Returns:
             `sft/loss` (nats per response token, before the update), `sft/grad_norm`, `sft/learning_rate`, `sft/tokens`
-            and `sft/response_tokens`. None if abandoned: weights and optimiser are unchanged and may be saved, but gradients
-            remain, so no update may follow.
+            and `sft/response_tokens`.
 
         Raises:
             FloatingPointError: the loss or the gradient is not finite.
@@ -109,8 +106,6 @@ class SupervisedTrainer:
             raise ValueError(f"update {step}: none of the examples has a response token; nothing can be learnt")
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in self._parallel.gradient_passes(self._model, batches):
-            if should_stop():
-                return None
             loss = self._loss(batch)
             (loss * (1 / num_scored)).backward()
             loss_sum += loss.detach()
@@ -134,15 +129,11 @@ class SupervisedTrainer:
         }
 
     @torch.no_grad()
-    def mean_loss(
-        self, examples: Sequence[TokenisedExample], *, should_stop: Callable[[], bool] = lambda: False
-    ) -> float | None:
-        """Return the loss on examples without training, in nats per response token; None if `should_stop` became true."""
+    def mean_loss(self, examples: Sequence[TokenisedExample]) -> float:
+        """Return the loss on examples without training, in nats per response token."""
         batches = pack_examples(examples, self._packing)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._parallel.device)
         for batch in batches:
-            if should_stop():
-                return None
             loss_sum += self._loss(batch)
         return loss_sum.item() / sum(batch.num_scored for batch in batches)
 

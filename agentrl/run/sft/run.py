@@ -19,7 +19,6 @@ from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
-from agentrl.observability.metrics_file import read_metrics
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.reports.text_curve import loss_curve
 from agentrl.run.fingerprints import named_files
@@ -148,17 +147,8 @@ class SftRun:
             self.trainer.load(f"{store.url_of(step)}/{_MODEL}", step=step)
             logger.info("resumed from %s", store.url_of(step))
         self._step_saved = step
-        self._complete_last_row(step)
         self.progress.resume(num_steps_done=step)
         return step
-
-    def _complete_last_row(self, step: int) -> None:
-        """Measure the held-out loss of the last step where a signal came before it was measured."""
-        rows = read_metrics(self.directory.metrics)
-        if rows and "validation/loss" not in rows[-1] and (measured := self.held_out_loss(step)):
-            last = {name: math.nan if value is None else value for name, value in rows[-1].items() if name != "step"}
-            self.metrics.take_back(after_step=step - 1)
-            self.metrics.log(step, last | measured)
 
     def batch(self, step: int) -> "list[TokenisedExample]":
         """Return the dialogues of update `step`, from 1; steps must ascend."""
@@ -175,9 +165,7 @@ class SftRun:
             return {}
         self.progress.start_phase(f"step {step} held-out loss")
         started = time.monotonic()
-        loss = self.trainer.mean_loss(self.data.validation.examples(), should_stop=lambda: self.stop.requested)
-        if loss is None:
-            return {}
+        loss = self.trainer.mean_loss(self.data.validation.examples())
         return {"validation/loss": loss, "time/validation_s": time.monotonic() - started}
 
     def log(self, step: int, metrics: dict[str, float]) -> None:

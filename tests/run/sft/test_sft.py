@@ -102,10 +102,10 @@ def weights(run_dir: Path) -> bytes:
 
 
 class StopsAfter(StopRequest):
-    """A signal that comes when the trainer has asked for it so many times: before each micro-batch."""
+    """A signal that comes after so many steps."""
 
-    def __init__(self, num_questions: int) -> None:
-        self._num_left = num_questions
+    def __init__(self, num_steps: int) -> None:
+        self._num_left = num_steps
         super().__init__()
 
     @property
@@ -179,15 +179,15 @@ def test_the_length_may_be_given_in_epochs(load: Loader) -> None:
         load("training.num_epochs=2")
 
 
-@pytest.mark.parametrize("num_questions", [0, 3, 5])
-def test_a_stopped_run_resumes_to_the_same_weights_and_numbers(load: Loader, folder: Path, num_questions: int) -> None:
+@pytest.mark.parametrize("num_steps", [0, 3, 6])
+def test_a_stopped_run_resumes_to_the_same_weights_and_numbers(load: Loader, folder: Path, num_steps: int) -> None:
     held_out = f"data.validation_files=[{folder / 'held_out.jsonl'}]"
     small = "training.max_tokens_per_micro_batch=200"  # two micro-batches a step
     words = [held_out, small, "validation.every_steps=2"]
     whole, stopped = load(*words, f"run.dir={folder / 'whole'}"), load(*words)
     trained(whole)
     with pytest.raises(SignalledError):
-        train(stopped, StopsAfter(num_questions))
+        train(stopped, StopsAfter(num_steps))
     train(stopped, StopRequest())
     assert weights(folder / "run") == weights(folder / "whole")
     for name in ("sft/loss", "validation/loss", "sft/learning_rate"):
