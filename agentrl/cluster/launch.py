@@ -263,11 +263,6 @@ def _gpus_per_process(config: RunConfig, *, num_ranks: int, num_node_gpus: int) 
         return 1.0
     if num_gpus == 1 and num_ranks <= 1 and gpus_per_engine(config) == 1:
         return 1.0 / wanted  # one rank and its engines share the only GPU
-    if num_gpus == 0:
-        raise ConfigError(
-            f"cluster.pools take {in_pools:g} of the {num_node_gpus} GPUs, and none is left for ranks and engines outside of "
-            "them; make them smaller, or give these pools of their own in `cluster.roles`"
-        )
     raise ConfigError(
         f"actor.num_workers and rollout.num_engines: {num_ranks} ranks with a GPU each and "
         f"{config.rollout.num_engines} engines with {gpus_per_engine(config)} each need {wanted}, and there are "

@@ -30,10 +30,6 @@ class WeightRelay:
         """Copy `source` from another node; see `WeightReader.read`."""
         return self._reader.read(source, served)
 
-    def num_bytes_received(self) -> int:
-        """Return the bytes received over the network so far."""
-        return self._reader.num_bytes_received
-
 
 @dataclass(slots=True)
 class WeightRelays:

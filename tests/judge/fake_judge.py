@@ -28,7 +28,6 @@ class FakeJudge:
         self.behaviour = behaviour
         self.batches: list[list[str]] = []
         self.tokens: list[str | None] = []
-        self.estimated_wait_s = 0.0
         self.is_ready = True
         self.num_probes = 0
         self.was_probed = asyncio.Event()
@@ -62,7 +61,7 @@ class FakeJudge:
             num_running=0,
             queue_length=0,
             queue_capacity=100,
-            estimated_wait_s=self.estimated_wait_s,
+            estimated_wait_s=0.0,
             languages=["python"],
             max_batch_items=100,
             default_limits=Limits(),

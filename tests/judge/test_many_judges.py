@@ -66,33 +66,8 @@ async def test_a_full_judge_is_passed_over_for_as_long_as_it_asks() -> None:
     assert full.num_probes == 0
 
 
-async def test_work_goes_where_the_wait_is_shortest() -> None:
-    long, short = FakeJudge(take_long), FakeJudge(take_long)
-    long.estimated_wait_s = 60.0
-    async with serving(long, short, concurrency=2, batch_size=4) as client:
-        await run_all(client, 1)  # by now both have told their wait
-        num_before = len(long.batches)
-        await run_all(client, 24)
-        assert len(long.batches) == num_before
-    assert len(short.batches) >= 6
-
-
 async def test_equal_judges_share_the_work() -> None:
     judges = [FakeJudge(take_long) for _ in range(3)]
     async with serving(*judges, concurrency=6, batch_size=4) as client:
         await run_all(client, 72)
     assert all(4 <= len(judge.batches) <= 8 for judge in judges), [len(judge.batches) for judge in judges]
-
-
-async def test_idle_clients_ask_judges_nothing() -> None:
-    asked: list[str] = []
-
-    class Counting(FakeJudge):
-        async def health(self, request: web.Request) -> web.Response:
-            asked.append(request.path)
-            return await super().health(request)
-
-    async with serving(Counting(), Counting()) as client:
-        await run_all(client, 50)
-        await asyncio.sleep(0.3)
-        assert len(asked) == 2

@@ -183,6 +183,7 @@ async def test_judges_get_work_in_proportion_to_what_they_can_do() -> None:
     with judges(0) as running:
         running += [Judge("--num-slots", str(num_slots), "--spare-slots", "0") for num_slots in (1, 4)]
         async with client_of(*running, batch_size=6) as client:
+            await client.require_one(timeout_s=60)  # as a tool does at its start; now the client knows their slots
             program = "import time; time.sleep(0.2)"  # takes a slot and hardly a core, so that slots are what counts
             await asyncio.gather(*(client.run(program, deadline=Deadline.after(280)) for _ in range(120)))
         shares = [judge.num_judged() / 120 for judge in running]

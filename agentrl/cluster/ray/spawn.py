@@ -50,7 +50,6 @@ def spawn(
     max_concurrency: int,
     first_rank: int = 0,
     restart: bool = False,
-    env: dict[str, str] | None = None,
 ) -> list[WorkerHandle]:
     """Start `pool.num_processes` workers of `cls(config, role)` and return a handle for each.
 
@@ -62,7 +61,6 @@ def spawn(
         max_concurrency: calls that one process answers at a time (Ray's own default of 1,000 stalls large clusters).
         first_rank: number of the first process, in its name.
         restart: Ray restarts a dead worker; right for workers that build their state at first use.
-        env: further environment variables of the processes; Ray writes them into its logs.
     """
     options: dict[str, Any] = {
         "num_cpus": pool.num_cpus,
@@ -71,7 +69,7 @@ def spawn(
         # Ray's record of every call is unused, and a rollout makes thousands a second.
         "enable_task_events": False,
         "max_restarts": -1 if restart else 0,
-        "runtime_env": {"env_vars": _WORKER_ENV | (env or {})},
+        "runtime_env": {"env_vars": _WORKER_ENV},
     }
     if pool.bundle is not None:
         group, index = pool.bundle

@@ -221,7 +221,7 @@ class JudgeSection(Section):
     """Code judges of the run: running ones, given by address, or judges that the run starts and stops."""
 
     hosts: list[JudgeUrl] = resumable([])
-    """Addresses of running judges, `host:port` or URLs; each call goes to the one with the shortest expected wait. Empty: the
+    """Addresses of running judges, `host:port` or URLs; each call goes to the one with the fewest calls per slot. Empty: the
     run starts its own.
     """
     token_env: str | None = resumable(None)

@@ -79,7 +79,6 @@ class WeightReader:
     def __init__(self) -> None:
         """Create the empty buffer."""
         self._buffer = new_buffer()
-        self.num_bytes_received = 0
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:
         """Copy `source` from its machine, over the previous version; return the copy's source, valid until the next call.
@@ -98,7 +97,6 @@ class WeightReader:
                 f"weights from {served.host}:{served.port}: {error}; the machine of the actor cannot be reached from this one, "
                 "or its publisher is gone"
             ) from error
-        self.num_bytes_received += source.size_bytes
         return replace(source, address=f"/proc/{os.getpid()}/fd/{self._buffer.fileno()}")
 
     def _read_range(self, served: Served, first: int, count: int) -> None:
