@@ -30,11 +30,7 @@ class CodeTestsReward:
     """Runs the answer against `prompt.extra["tests"]`, a list of `{input, output}`."""
 
     def __init__(self, config: dict[str, Any], context: ToolContext = NO_CONTEXT) -> None:
-        """Check the config.
-
-        Raises:
-            ConfigError: unknown or wrong keys, or no address of a judge.
-        """
+        """Raise ConfigError for unknown or wrong keys, or without the address of a judge."""
         settings = read_plain_config(CodeTestsConfig, config, source="`reward.config`")
         self._scoring = settings.scoring
         self._client = settings.client(context.judge, owner="`reward.config`")

@@ -50,12 +50,7 @@ class FunctionReward:
     """Calls a function for each trajectory; a sync function runs in threads."""
 
     def __init__(self, path: str, config: Mapping[str, Any], *, key: str) -> None:
-        """Import the function.
-
-        Args:
-            path: its import path.
-            config: values of further parameters.
-            key: config key of `path`.
+        """Import the function; `config` has the values of further parameters, and `key` is the config key of `path`.
 
         Raises:
             ConfigError: no such function, or its parameters cannot be filled.
@@ -65,11 +60,8 @@ class FunctionReward:
             raise ConfigError(f"`{key}` is `{path}`, which is no function; a class is named in `class_name`")
         self._function: Callable[..., Any] = function
         self._config = dict(config)
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"`{key}` is `{path}`: its parameters cannot be read: {error}") from error
-        self._parameters = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_POSITIONAL}
+        signature = inspect.signature(function)
+        self._parameters = signature.parameters
         styles = [style for mark, style in _MARKS.items() if mark in self._parameters]
         if len(styles) != 1:
             forms = " or ".join(f"`{style}`" for style in CallStyle)
@@ -79,7 +71,15 @@ class FunctionReward:
             )
         [self._style] = styles
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
-        self._check_parameters(f"`{key}` is `{path}`: its")
+        given = [name for name in _PARAMETERS[self._style] if name in self._parameters]
+        # Parameters of TRL's may also be columns of the data set, unknown here.
+        bind = signature.bind_partial if self._style is CallStyle.TRL else signature.bind
+        try:
+            bind(**dict.fromkeys([*given, *config]))
+        except TypeError as error:
+            raise ConfigError(
+                f"`{key}` is `{path}`: {error}; its `config` must have its other parameters only"
+            ) from error
         self._is_async = inspect.iscoroutinefunction(function)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reward")
 
@@ -115,19 +115,6 @@ class FunctionReward:
                 given = _trl_arguments(prompt, turns)
         takes_all = self._takes_all and self._style is not CallStyle.AGENTRL
         return {name: value for name, value in given.items() if takes_all or name in self._parameters}
-
-    def _check_parameters(self, where: str) -> None:
-        """Refuse parameters that would fail at every call; TRL's may be columns of the data set, unknown here."""
-        own = _PARAMETERS[self._style]
-        unknown = [name for name in self._config if name in own or not (self._takes_all or name in self._parameters)]
-        if unknown:
-            raise ConfigError(f"{where} parameters do not take `{unknown[0]}` of its `config`; leave it out")
-        for name, parameter in self._parameters.items():
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise ConfigError(f"{where} parameter `{name}` cannot be given by name; remove the `/`")
-            is_optional = parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
-            if not (is_optional or name in own or name in self._config) and self._style is not CallStyle.TRL:
-                raise ConfigError(f"{where} parameter `{name}` has no value; set it in its `config`")
 
 
 def _verl_arguments(prompt: Prompt, turns: Sequence[Turn]) -> dict[str, Any]:

@@ -25,8 +25,7 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> None:
     """Import the section's classes and functions, and check the config of built-in ones.
 
     Raises:
-        ConfigError: a name is missing, a key is unknown or wrong, an address contradicts `judge`, or a function's parameters
-            cannot be filled.
+        ConfigError: a name is missing, a key is unknown or wrong, or a function's parameters cannot be filled.
     """
     for key, part in _parts(section).items():
         if part.function is not None:
@@ -41,11 +40,7 @@ def check_reward(section: RewardSection, judge: JudgeSection) -> None:
 
 
 def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
-    """Return the rewards' `check_prompt` methods as one function, or None; see `agentrl.rewards.base`.
-
-    Raises:
-        ConfigError: a class cannot be found.
-    """
+    """Return the rewards' `check_prompt` methods as one function, or None; see `agentrl.rewards.base`."""
     classes = [_class_of(part, key) for key, part in _parts(section).items() if part.function is None]
     checks = [cls.check_prompt for cls in classes if hasattr(cls, "check_prompt")]
 
@@ -62,11 +57,7 @@ def prompt_check(section: RewardSection) -> Callable[[Prompt], None] | None:
 
 
 def build_reward(section: RewardSection, context: ToolContext = NO_CONTEXT) -> Reward:
-    """Return the reward, not started yet; called in the workers.
-
-    Args:
-        section: the reward's config.
-        context: the run's judges and extra workers.
+    """Return the reward, not started yet; called in the workers. `context` has the run's judges and extra workers.
 
     Raises:
         ConfigError: a class or function cannot be found or built, or does not follow the `Reward` protocol.

@@ -35,11 +35,7 @@ class MathAnswerReward:
     """Compares the final answer of the last turn with `prompt.answer`."""
 
     def __init__(self, config: dict[str, Any], *, answer_format: AnswerFormat = "auto") -> None:
-        """Check the config; `answer_format` is `reward.answer_format`.
-
-        Raises:
-            ConfigError: unknown or wrong keys.
-        """
+        """Raise ConfigError for unknown or wrong keys; `answer_format` is `reward.answer_format`."""
         self._config = read_plain_config(MathAnswerConfig, config, source="`reward.config`")
         self._format: AnswerFormat = answer_format
         self._pool = EquivalencePool(num_processes=self._config.num_processes, timeout_s=self._config.check_timeout_s)
@@ -63,11 +59,7 @@ class MathAnswerReward:
         await self._pool.start(deadline=Deadline.after(_START_TIMEOUT_S))
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
-        """Return 1.0 or 0.0.
-
-        Raises:
-            DataError, RolloutError: see `check_prompt`, and `EquivalencePool.equivalent`.
-        """
+        """Return 1.0 or 0.0; raises as `reference_answer` and `EquivalencePool.equivalent`."""
         reference = reference_answer(prompt)
         text = turns[-1].text if turns else ""
         answer = find_answer(text, prompt.messages, self._format, reference=reference)

@@ -44,11 +44,7 @@ def read_score(returned: Any, *, where: str) -> Score:
 
 
 def finite_number(value: Any, where: str) -> float:
-    """Return a number that user code gave as a float.
-
-    Raises:
-        UnexplainedError: it is no number, or not finite.
-    """
+    """Return a number that user code gave as a float; UnexplainedError if it is none, or not finite."""
     if not math.isfinite(number := _number(value)):
         raise UnexplainedError(f"{where} is {value!r:.100}, and must be a finite number", cause="no number")
     return number

@@ -148,10 +148,10 @@ def without_unit(text: str) -> str:
     >>> without_unit(r"42 \text{ cm}^2"), without_unit(r"42 \text{ or 41}")
     ('42', '42 \\text{ or 41}')
     """
-    if (match := _UNIT.fullmatch(text)) and _WORDS.fullmatch(match["words"]) and not _changes_answer(match["words"]):
+    if (match := _UNIT.fullmatch(text)) and _WORDS.fullmatch(match["words"]) and not _NO_UNIT.search(match["words"]):
         value = match["value"].strip()
         return text if is_words(value) or re.fullmatch("[A-Za-z]", value) else value
-    if (match := _PLAIN_UNIT.fullmatch(text)) and not _changes_answer(match["words"]):
+    if (match := _PLAIN_UNIT.fullmatch(text)) and not _NO_UNIT.search(match["words"]):
         words = match["words"].strip()
         if _SHORT_UNIT.fullmatch(words) or (match["space"] and len(words.split()[0]) >= 3):
             return match["value"]
@@ -177,10 +177,6 @@ def plain_number(text: str) -> PlainNumber | None:
     if match["whole"] and not 0 <= fraction < 1:
         return None
     return PlainNumber(value=sign * (int(match["whole"] or 0) + fraction), is_decimal=False)
-
-
-def _changes_answer(words: str) -> bool:
-    return bool(_NO_UNIT.search(words))
 
 
 def _bare(text: str) -> str:
