@@ -46,10 +46,6 @@ class Actor(TrainedModel):
     def __init__(self, config: "RunConfig", role: str) -> None:
         super().__init__("actor", config.actor)
         self._temperature = config.rollout.temperature
-        if self._temperature <= 0:
-            raise ValueError(
-                f"{role}: temperature {self._temperature} cannot be trained at; set `rollout.temperature` above 0"
-            )
         self._source = config.model
         self._algorithm = config.algorithm
         self._credit = CreditAssignment(config.algorithm)

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from agentrl.training.packing.sequence_parallel import join_sequence_group, require_divisible_heads
+from agentrl.training.packing.sequence_parallel import join_sequence_group
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _LOST_PEER_TEXTS = (
@@ -114,11 +114,7 @@ class Parallel:
 
         `layers` are gathered one at a time. `shard_size` neighbouring ranks share the weights, and others hold a copy; 0: all.
         `offload` keeps weights, gradients and optimiser on the CPU. Weights on the device `meta` stay there.
-
-        Raises:
-            ConfigError: its heads cannot be divided over a sequence group.
         """
-        require_divisible_heads(model, 1 if self.sequence is None else self.sequence.size)
         for weight in model.parameters():
             if not weight.requires_grad:
                 weight.data = weight.data.to(dtype)

@@ -22,8 +22,7 @@ class RewardModel:
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         self._config = config.reward.model
-        if self._config.path is None:
-            raise ValueError(f"{role}: there is no reward model; name one in `reward.model.path`")
+        assert self._config.path is not None, "the role exists for this path only"
         self._path = self._config.path
         self._actor = config.actor
         # The scored token is the last one, so only equal sequences would share a prefix.

@@ -344,11 +344,6 @@ def test_logprobs_do_not_depend_on_the_packing(start: Start):
         assert together == pytest.approx(apart, abs=1e-5)
 
 
-def test_a_temperature_of_zero_is_refused(policy: ModelSection):
-    with pytest.raises(ValueError, match=r"rollout\.temperature"):
-        Actor(config_of(model=policy, temperature=0.0), "actor")
-
-
 def test_a_resumed_actor_continues_exactly(start: Start, tmp_path: Path):
     actor = start()
     update(actor, groups_of(2, seed=1))

@@ -222,11 +222,6 @@ def _concatenated(parts: Sequence[NDArray[np.float32] | None]) -> Tensor | None:
 
 
 def _scored_logprobs(trajectory: Trajectory) -> list[float]:
-    if len(trajectory.rollout_logprobs) != len(trajectory.token_ids):
-        raise ValueError(
-            f"trajectory `{trajectory.trajectory_id}`: {len(trajectory.rollout_logprobs)} rollout log-probabilities "
-            f"for {len(trajectory.token_ids)} ids; the engine's reply was not recorded in full"
-        )
     pairs = zip(trajectory.rollout_logprobs[1:], trajectory.response_mask[1:], strict=True)
     logprobs = [logprob for logprob, sampled in pairs if sampled]
     for index, logprob in enumerate(logprobs):

@@ -16,10 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-
-from agentrl.errors import ConfigError
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,34 +55,13 @@ def gathered(values_M: Tensor, places_M: Tensor, count: int, sequence: SequenceG
 
 
 def join_sequence_group(rank: int, world_size: int, size: int, **options: Any) -> SequenceGroup | None:
-    """Divide all ranks into groups of `size` neighbours, and return that of `rank`, with `options`; None if `size` is 1.
-
-    Raises:
-        ConfigError: `size` does not divide `world_size`.
-    """
+    """Divide all ranks into groups of `size` neighbours, and return that of `rank`, with `options`; None if `size` is 1."""
     if size == 1:
         return None
-    if world_size % size:
-        raise ConfigError(
-            f"`actor.sequence_parallel_size` is {size}, which does not divide {world_size} ranks; change one of them"
-        )
     groups = [dist.new_group(list(range(first, first + size)), **options) for first in range(0, world_size, size)]
     own = groups[rank // size]
     assert isinstance(own, dist.ProcessGroup)
     return SequenceGroup(rank=rank % size, size=size, process_group=own)
-
-
-def require_divisible_heads(model: nn.Module, size: int) -> None:
-    """Raise ConfigError for a model whose attention heads cannot be divided evenly over `size` ranks."""
-    for part in model.modules():
-        if not isinstance(part, PreTrainedModel):
-            continue
-        num_heads = part.config.get_text_config().num_attention_heads
-        if num_heads % size:
-            raise ConfigError(
-                f"`actor.sequence_parallel_size` is {size}, which does not divide the {num_heads} attention heads of "
-                f"{type(part).__name__}; take a divisor of {num_heads}"
-            )
 
 
 class _Exchange(torch.autograd.Function):

@@ -55,7 +55,6 @@ class CreditAssignment:
         `inputs` have log-probabilities if the reward includes a divergence, and values if the estimator uses them.
 
         Raises:
-            ValueError: an input is missing.
             ConfigError: a custom function returned something invalid.
         """
         if isinstance(self._estimator, TokenAdvantage):
@@ -83,11 +82,8 @@ class CreditAssignment:
         *,
         kl_coefficient: float,
     ) -> list[Tensor]:
-        """Return the targets of a critic, `[N]` for each trajectory; ValueError if the estimator gives no returns."""
-        if not isinstance(self._estimator, TokenAdvantage):
-            raise ValueError(
-                f"critic: `algorithm.advantage: {self._config.advantage}` has no returns to learn; use `gae`"
-            )
+        """Return the targets of a critic, `[N]` for each trajectory."""
+        assert isinstance(self._estimator, TokenAdvantage), "others give no returns; see `check_algorithm_functions`"
         credits = self._token_credits(self._estimator, shard, trajectories, inputs, kl_coefficient)
         return [credit.returns_N for credit in credits]
 
@@ -107,11 +103,6 @@ class CreditAssignment:
                 kl_coefficient=kl_coefficient,
             )
             values_N = None if token_inputs.values is None else torch.tensor(token_inputs.values)
-            if values_N is None and estimator.uses_values:
-                raise ValueError(
-                    f"trajectory `{trajectory.trajectory_id}`: `algorithm.advantage: {self._config.advantage}` needs values, "
-                    "and there are none; add a critic"
-                )
             credit = estimator.estimate(
                 rewards_N, values_N, discount=self._config.discount, gae_lambda=self._config.gae_lambda
             )
@@ -125,11 +116,8 @@ class CreditAssignment:
         """Return the divergence of each token, without the coefficient; zeros if the reward has no such term."""
         if not self._config.kl_in_reward:
             return torch.zeros(sum(trajectory.response_mask[1:]))
-        if inputs.old_logprobs is None or inputs.ref_logprobs is None:
-            raise ValueError(
-                f"trajectory `{trajectory.trajectory_id}`: `algorithm.kl_in: reward` needs the log-probabilities of actor and "
-                "reference before the update"
-            )
+        assert inputs.old_logprobs is not None
+        assert inputs.ref_logprobs is not None
         old_logprobs_N = torch.tensor(inputs.old_logprobs)
         kl_N = self._kl_estimator(old_logprobs_N, torch.tensor(inputs.ref_logprobs))
         require_result(kl_N, old_logprobs_N, f"`algorithm.kl_estimator`: `{self._config.kl_estimator}`")

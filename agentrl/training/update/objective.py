@@ -60,7 +60,6 @@ class Objective:
         trajectory and per token in the whole mini-batch, over all ranks.
 
         Raises:
-            ValueError: the reference's log-probabilities are missing.
             ConfigError: a custom function returned something invalid.
         """
         policy = self._policy_loss(
@@ -115,11 +114,7 @@ class Objective:
         tally.lower_to(ratio_min=torch.cat([policy.ratio_N, infinity]).min())
 
     def _divergence(self, batch: MicroBatch, scores: TokenScores, old_logprobs_N: Tensor) -> Tensor:
-        if batch.reference_logprobs_N is None:
-            raise ValueError(
-                f"actor: `algorithm.kl_coefficient` is {self._config.kl_coefficient}, but the reference's log-probabilities "
-                "are missing; pass them as `TokenInputs.ref_logprobs`"
-            )
+        assert batch.reference_logprobs_N is not None, "with a KL coefficient there is a reference"
         measured_N = old_logprobs_N if self._config.kl_in_reward else scores.logprobs_N
         kl_N = self._kl_estimator(measured_N, batch.reference_logprobs_N)
         require_result(kl_N, measured_N, f"`algorithm.kl_estimator`: `{self._config.kl_estimator}`")

@@ -1,18 +1,15 @@
 """Division of a packed row over a sequence group; `test_splits` has the gradients of real ranks."""
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
-from torch import distributed, nn
-from transformers import AutoModelForCausalLM, Qwen3Config
+from torch import distributed
 
-from agentrl.errors import ConfigError
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.packing import empty_tokens, pack_tokens
-from agentrl.training.packing.sequence_parallel import SequenceGroup, join_sequence_group, require_divisible_heads
+from agentrl.training.packing.sequence_parallel import SequenceGroup
 from agentrl.training.packing.sequences import TokenisedExample
-from tests.training.training_cases import VOCABULARY
 
 CPU = torch.device("cpu")
 
@@ -64,25 +61,3 @@ def test_a_row_with_fewer_tokens_than_ranks_is_padded():
 def test_a_divided_row_keeps_its_whole_layout():
     divided = row().to(CPU, group(1, 2))
     assert (divided.num_scored, divided.layout.lengths, len(divided.token_ids_T)) == (7, (7, 4, 1), 6)
-
-
-def test_heads_that_cannot_be_divided_are_refused():
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=24,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=4,
-    )
-    model: Any = AutoModelForCausalLM.from_config(config)
-    require_divisible_heads(model, 3)
-    with pytest.raises(ConfigError, match=r"`actor\.sequence_parallel_size` is 4, .* the 6 attention heads of Qwen3"):
-        require_divisible_heads(nn.ModuleDict({"backbone": model}), 4)
-
-
-def test_ranks_that_cannot_be_divided_are_refused():
-    assert join_sequence_group(2, 3, 1) is None
-    with pytest.raises(ConfigError, match=r"`actor\.sequence_parallel_size` is 2, which does not divide 3 ranks"):
-        join_sequence_group(0, 3, 2)

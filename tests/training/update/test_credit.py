@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -203,23 +202,6 @@ def test_a_custom_kl_estimator_is_used_in_the_reward():
     for trajectory in (each.ref for group in GROUPS for each in group.trajectories):
         num_left = np.arange(trajectory.num_response_tokens, 0, -1)
         assert ours[trajectory.trajectory_id] == pytest.approx(trajectory.reward - 0.2 * num_left, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "missing", "message"),
-    [
-        (AlgorithmSection(advantage="gae"), {"values": None}, "needs values, and there are none"),
-        (KL_IN_REWARD, {"old_logprobs": None}, "needs the log-probabilities of actor and reference"),
-    ],
-)
-def test_a_missing_input_is_named(algorithm: AlgorithmSection, missing: dict[str, Any], message: str):
-    [(shard, refs)] = plan_update(GROUPS[:1], step=1, num_ranks=1, num_mini_batches=1)
-    trajectories = [trajectory.ref for trajectory in refs]
-    inputs = [replace(INPUTS[trajectory.trajectory_id], **missing) for trajectory in trajectories]
-    with pytest.raises(ValueError, match=message):
-        CreditAssignment(algorithm).advantages(
-            shard, trajectories, inputs, cast(Parallel, RecordedRank()), kl_coefficient=0.2
-        )
 
 
 def test_advantages_are_float32():
