@@ -116,8 +116,8 @@ class CreditAssignment:
         """Return the divergence of each token, without the coefficient; zeros if the reward has no such term."""
         if not self._config.kl_in_reward:
             return torch.zeros(sum(trajectory.response_mask[1:]))
-        assert inputs.old_logprobs is not None
-        assert inputs.ref_logprobs is not None
+        assert inputs.old_logprobs is not None, "`algorithm.kl_in: reward` asks the actor for them before the update"
+        assert inputs.ref_logprobs is not None, "and the reference"
         old_logprobs_N = torch.tensor(inputs.old_logprobs)
         kl_N = self._kl_estimator(old_logprobs_N, torch.tensor(inputs.ref_logprobs))
         require_result(kl_N, old_logprobs_N, f"`algorithm.kl_estimator`: `{self._config.kl_estimator}`")
