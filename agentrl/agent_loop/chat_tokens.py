@@ -35,6 +35,7 @@ class ChatTokens:
     `turn_ends` are the tokens with which the template ends a turn (`<|im_end|>`, `<|eot_id|>`), taken from a rendering: base
     models name another token as their `eos_token`.
     `stop_ids` are all tokens that end a turn of the policy, those of the template first; engines stop at them.
+    `stop_strings` are strings of the format of calls that end a turn, too.
     `rewrites_history`: see `TurnEnds`.
     `opens_thought` is True if the template itself writes the `<think>` at the start of a turn (QwQ, Qwen3 Thinking).
     """
@@ -68,6 +69,7 @@ class ChatTokens:
         ]
         self._format = find_format(template, tool_format) if tools else None
         self._parameters = parameters_of(tools)
+        self.stop_strings = self._format.stop_strings(self._parameters) if self._format else ()
         self.turn_ends = TurnEnds(template, self._format, self._encode)
         self.stop_ids = self._find_stop_ids(end_ids)
         self.rewrites_history = self.turn_ends.rewrites_history
@@ -207,7 +209,7 @@ class ChatTokens:
             context_ids = self._encode(pending + before[len(rendered) :])
             completion = after[len(before) : len(after) - len(end.after)]
             self._check_calls(message, completion, index)
-            completion_ids = self._encode(completion) + ([end.token_id] if end.begins_next else [])
+            completion_ids = self._encode(completion) + end.appended_ids
             ids += context_ids + completion_ids
             mask += [0] * len(context_ids) + [int(message.get("weight") != 0)] * len(completion_ids)
             rendered, pending = after + (end.token if end.begins_next else ""), end.after

@@ -17,8 +17,6 @@ from agentrl.formats.registry import FORMATS, format_named
 from agentrl.types import Message, ToolCall
 
 _QUESTION = "probe-question"
-_ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
-"""Values that JSON must escape, or that other formats write differently."""
 _SHOWN_CHARACTERS = 160
 _OPEN_TAG = re.compile(r"[<\[][^>\]]*\Z")
 """Begin of a tag, as `<t` of `<think>` and `<tool_call>`."""
@@ -31,21 +29,21 @@ def find_format(template: ChatTemplate, name: str) -> CallFormat:
         ConfigError: the template hides the run's tools, drops calls, or writes them in a format that is not read.
     """
     _refuse_hidden_tools(template)
-    tool = template.tools[0]["function"]["name"]
-    turn = calling_turn(template, [probe_call(tool, arguments=_ARGUMENTS)])
-    if tool not in turn:
-        raise ConfigError(
-            f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
-            f"{template.way_out}"
-        )
     candidates = FORMATS.values() if name == "auto" else [format_named(name, key="model.tool_format")]
-    fitting = [grammar for grammar in candidates if _reads(grammar, turn, tool, template.tools)]
+    fitting = [grammar for grammar in candidates if _reads(grammar, template)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         raise ConfigError(
             f"{template.name} writes a tool call that several formats read: "
             f"{', '.join(f'`{grammar.name}`' for grammar in fitting)}. Choose one with `model.tool_format`"
+        )
+    tool = template.tools[0]["function"]["name"]
+    turn = calling_turn(template, [probe_call(tool)])
+    if tool not in turn:
+        raise ConfigError(
+            f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
+            f"{template.way_out}"
         )
     formats = (
         f"none of the formats {', '.join(FORMATS)} reads" if name == "auto" else f"the format `{name}` does not read"
@@ -56,9 +54,11 @@ def find_format(template: ChatTemplate, name: str) -> CallFormat:
     )
 
 
-def _reads(grammar: CallFormat, turn: str, tool: str, tools: Sequence[dict[str, Any]]) -> bool:
-    read = read_calls(grammar, turn, parameters_of(tools), id_prefix="probe")
-    return calls_equal(read.calls, [(tool, _ARGUMENTS)])
+def _reads(grammar: CallFormat, template: ChatTemplate) -> bool:
+    tool, parameters = template.tools[0]["function"]["name"], parameters_of(template.tools)
+    arguments = grammar.probe_arguments(parameters[tool])
+    turn = calling_turn(template, [probe_call(tool, arguments=arguments)])
+    return calls_equal(read_calls(grammar, turn, parameters, id_prefix="probe").calls, [(tool, arguments)])
 
 
 def calling_turn(template: ChatTemplate, calls: Sequence[dict[str, Any]], results: Sequence[Message] = ()) -> str:

@@ -80,6 +80,7 @@ class ToolAgentLoop:
         self._rollout = rollout
         self._validation = validation or ValidationSection()
         self._tokens = tokens
+        self._stop = (*rollout.stop, *tokens.stop_strings)
         self._tools = tools
         self._threads = tokenizer_threads
 
@@ -128,7 +129,7 @@ class ToolAgentLoop:
         turn, own_temperature = len(builder.turns), self._validation.temperature
         params = SamplingParams(
             max_tokens=builder.remaining_tokens,
-            stop=tuple(self._rollout.stop),
+            stop=self._stop,
             temperature=self._rollout.temperature if own_temperature is None else own_temperature,
             top_p=self._validation.top_p,
             top_k=self._validation.top_k,
@@ -160,7 +161,7 @@ class ToolAgentLoop:
     def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...], bool]:
         """Return a turn's text, its calls, and True if a stop string ended it (then its turn end was not sampled)."""
         text = self._tokens.decode(completion.token_ids)
-        end = end_of_stop(text, self._rollout.stop)
+        end = end_of_stop(text, self._stop)
         text = text[:end]  # the token that completed the stop string may contain more
         calls = self._tokens.calls(text, id_prefix=turn)
         return text, calls, end is not None
@@ -185,7 +186,8 @@ class ToolAgentLoop:
 
         If the policy did not sample the turn's end (`is_open`), it is added first, as a token that is not trained on.
         """
-        turn_end = [self._tokens.turn_ends.call.token_id] if is_open else []
+        call_end = self._tokens.turn_ends.call.token_id
+        turn_end = [call_end] if is_open and call_end is not None else []
         room = builder.remaining_tokens - _MIN_ANSWER_TOKENS - len(turn_end)
         cap = min(self._rollout.max_tool_response_tokens, room // len(results))
         size = sum(len(result.text) for result in results)

@@ -11,6 +11,7 @@ from typing import Any
 from agentrl.agent_loop.chat_template import ChatTemplate
 from agentrl.agent_loop.template_probe import calling_turn, probe_call, render_probe
 from agentrl.errors import ConfigError
+from agentrl.formats.arguments import parameters_of
 from agentrl.formats.base import CallFormat, read_calls
 from agentrl.types import Message
 
@@ -24,13 +25,19 @@ _PROBE_RESULT = "probe-result"
 class TurnEnd:
     """End of a turn: in ChatML, `token` is `<|im_end|>` and `after` a line break.
 
-    With `begins_next` the token belongs to the rendering of the next turn.
+    With `begins_next` the token belongs to the rendering of the next turn. Without a token (`token_id` None) the turn goes on
+    after the result: a stop string of the format ends the call.
     """
 
-    token_id: int
+    token_id: int | None
     token: str
     after: str
     begins_next: bool
+
+    @property
+    def appended_ids(self) -> list[int]:
+        """The token, if the rendering of the turn itself does not have it."""
+        return [self.token_id] if self.begins_next and self.token_id is not None else []
 
 
 class TurnEnds:
@@ -58,8 +65,9 @@ class TurnEnds:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Both ends, without doubles."""
-        return tuple(dict.fromkeys((self.answer.token_id, self.call.token_id)))
+        """The tokens of both ends, without doubles."""
+        ids = dict.fromkeys((self.answer.token_id, self.call.token_id))
+        return tuple(token_id for token_id in ids if token_id is not None)
 
     def after_calls(self, names: Sequence[str], results: Sequence[Message]) -> str:
         """Return the text between the token that ended a turn with calls of the tools `names`, and the policy's next turn."""
@@ -74,7 +82,7 @@ class TurnEnds:
                 for result, call_id, name in zip(results, ids, names, strict=True)
             ]
             rest = calling_turn(self._template, calls, answers).partition(text)[2]
-        return rest.lstrip().removeprefix(self.call.token)
+        return rest.lstrip().removeprefix(self.call.token) if self.call.token else rest
 
     def _calling_turn(self, names: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
         """Return calls of these tools without arguments, and the turn that makes them, without its end.
@@ -89,7 +97,7 @@ class TurnEnds:
             except ConfigError:
                 calls = calls[:1]
                 turn = calling_turn(self._template, calls)
-            read = read_calls(self._grammar, turn, {}, id_prefix="")
+            read = read_calls(self._grammar, turn, parameters_of(self._template.tools), id_prefix="")
             self._turns[names] = calls, turn[read.begin : read.end]
         return self._turns[names]
 
@@ -106,15 +114,17 @@ class TurnEnds:
         turn = calling_turn(self._template, [call])
         result: Message = {"role": "tool", "content": _PROBE_RESULT, "tool_call_id": call["id"], "name": name}
         longer = calling_turn(self._template, [call], [result])
-        self.inside_text, _, own_tail = turn.partition(text)
-        self.inside_text += text
-        tail = longer.partition(text)[2]
-        if not text or _PROBE_RESULT not in tail:
+        if not text or _PROBE_RESULT not in longer.partition(text)[2]:
             raise ConfigError(
                 f"{self._template.name} does not append a `tool` message to what came before it. {self._template.way_out}"
             )
+        before, _, own_tail = turn.partition(text)
+        self.inside_text = before + text
         self.rewrites_history = not longer.startswith(self.inside_text)
-        end, own_tail = self._end_of(tail, begins_next=False), own_tail.lstrip()
+        if self._grammar is not None and self._grammar.stop_strings({name: {}}):
+            self.call = TurnEnd(token_id=None, token="", after="", begins_next=False)
+            return
+        end, own_tail = self._end_of(longer.partition(text)[2], begins_next=False), own_tail.lstrip()
         begins_next = not own_tail.startswith(end.token)
         self.call = replace(end, after="" if begins_next else own_tail.removeprefix(end.token), begins_next=begins_next)
 

@@ -36,14 +36,14 @@ def value_of(text: str, schema: Any) -> Any:
 
     Text stays text where the schema takes text; where the schema gives no type, what reads as JSON is not text.
     """
-    types = _types_of(schema)
+    types = types_of(schema)
     if "string" in types:
         return None if "null" in types and text in ("null", "None") else text
     return _read_as(types, text)
 
 
 def _retyped(value: Any, schema: Any) -> Any:
-    types = _types_of(schema)
+    types = types_of(schema)
     return _read_as(types, value) if isinstance(value, str) and types and "string" not in types else value
 
 
@@ -66,11 +66,11 @@ def _read(text: str) -> Any:
         return text
 
 
-def _types_of(schema: Any) -> set[str]:
+def types_of(schema: Any) -> set[str]:
     """Return the JSON types that a schema takes, also in unions; empty if it does not say, as with a `$ref`."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
     types = {kind} if isinstance(kind, str) else set(kind or ())
-    branches = [_types_of(branch) for branch in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]]
+    branches = [types_of(branch) for branch in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]]
     return types.union(*branches) if all(branches) else set()

@@ -19,6 +19,9 @@ _MAX_DEPTH = 64
 _DECODER = json.JSONDecoder(strict=False)
 """Models write real line breaks into strings of code; they are accepted."""
 
+_PROBE_ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
+"""Values that JSON must escape, or that other formats write differently."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCall:
@@ -63,6 +66,14 @@ class CallFormat(ABC):
         Raises:
             MalformedCallError: a call that cannot be read.
         """
+
+    def stop_strings(self, parameters: Parameters) -> tuple[str, ...]:
+        """Return strings at which an engine ends a turn, besides the template's end tokens."""
+        return ()
+
+    def probe_arguments(self, schemas: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments with which a template is tried; `schemas` are those of the tool's parameters."""
+        return _PROBE_ARGUMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from agentrl.config.class_path import named
 from agentrl.errors import ConfigError
+from agentrl.formats.actions import ActionsFormat
 from agentrl.formats.base import CallFormat
 from agentrl.formats.gemma import GemmaFormat
 from agentrl.formats.json_calls import HermesFormat, LlamaFormat, MistralListFormat
@@ -24,6 +25,7 @@ _FORMATS: tuple[CallFormat, ...] = (
     GPT_OSS,
     GemmaFormat(),
     MINIMAX,
+    ActionsFormat(),
 )
 FORMATS = {grammar.name: grammar for grammar in _FORMATS}
 

@@ -77,7 +77,7 @@ class ModelSection(Section):
     path: InputPath
     """Folder (or hub name) of a Hugging Face causal LM with its tokenizer and chat template."""
     chat_template: InputPath | None = None
-    """Jinja file that replaces the tokenizer's chat template, exported with the policy; `configs/templates/` has two."""
+    """Jinja file that replaces the tokenizer's chat template, exported with the policy; `configs/templates/` has three."""
     tool_format: str = "auto"
     """Format of the policy's tool calls: a name in docs/models.md, a class path, or `auto`: found by the template."""
     template_kwargs: dict[str, Any] = {}

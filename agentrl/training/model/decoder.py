@@ -111,14 +111,17 @@ def _require_attention_only(built: PreTrainedModel, where: str) -> None:
         )
 
 
-def load_classifier(path: str) -> PreTrainedModel:
+def load_classifier(path: str, *, num_labels: int | None = None) -> PreTrainedModel:
     """Build the sequence classifier of a folder as `load_model` builds the policy.
 
+    With `num_labels`, a causal LM gets a new classifier of as many outputs, drawn from torch's global generator.
+
     Raises:
-        ConfigError: the model does not exist, its architecture has no classifier, weights are missing, or packing would break
-            its layers.
+        ConfigError: the model does not exist, its architecture has no classifier, weights are missing (unless the classifier is
+            new), or packing would break its layers.
     """
     AttentionInterface.register(_ATTENTION, packed_attention)
+    labels = {} if num_labels is None else {"num_labels": num_labels}
     with refuse_unloadable("a sequence classifier", path, key=CLASSIFIER_KEY, attention=_ATTENTION):
         built, loading_info = AutoModelForSequenceClassification.from_pretrained(
             path,
@@ -126,9 +129,13 @@ def load_classifier(path: str) -> PreTrainedModel:
             attn_implementation=_ATTENTION,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **labels,
         )
+    # Even with a new head the backbone must be complete.
     where = f"`{CLASSIFIER_KEY}`: {path}"
-    require_weights(built, loading_info, f"{where} is no trained sequence classifier: it")
+    require_weights(
+        built, loading_info, f"{where} is no trained sequence classifier: it", needs_head=num_labels is None
+    )
     _require_attention_only(built, where)
     return built.eval()
 

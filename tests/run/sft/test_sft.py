@@ -565,11 +565,12 @@ def test_wrong_keys_of_the_template_are_refused(load: Loader, word: str, message
 def test_a_template_that_drops_the_calls_of_the_dialogues_is_refused(load: Loader, folder: Path) -> None:
     call = {"type": "function", "function": {"name": "now", "arguments": {}}}
     turn = {"role": "assistant", "content": "b", "tool_calls": [call]}
-    write_rows(folder / "dialogues.jsonl", [dialogue(0), {"messages": [{"role": "user", "content": "a"}, turn]}])
+    row = {"messages": [{"role": "user", "content": "a"}, turn], "tools": [NOW]}
+    write_rows(folder / "dialogues.jsonl", [dialogue(0), row])
     (folder / "drops.jinja").write_text(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    problem = r"dialogues\.jsonl:2: message 1: .*which a rollout would not read as these calls"
+    problem = r"dialogues\.jsonl:2: .*drops the tool calls of an assistant's turn"
     with pytest.raises(ConfigError, match=problem):
         train(load("model.chat_template=drops.jinja"), StopRequest())
