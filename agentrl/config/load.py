@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from agentrl.config.layout import with_sizes_of_pools
 from agentrl.config.problems import problems_of
-from agentrl.config.schema.paths import SHIPPED_FOLDER, LoadContext, check_name
+from agentrl.config.schema.paths import SHIPPED_FOLDER, LoadContext
 from agentrl.config.schema.run import RunConfig, RunSection
 from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.config.validation.relations import Purpose, validate
@@ -25,9 +25,6 @@ _UNREAD = {Purpose.EVALUATION: ["train_files"], Purpose.EXPORT: ["train_files", 
 """Keys of prompt files that a command does not read."""
 _MAX_SHOWN = 200
 """Largest number of characters of a word in a message."""
-
-_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Loader that OmegaConf uses; the two treat tabs differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,28 +97,16 @@ def load_tree(
         tree = _merged(tree, _read_word(word))
     _empty_unread(tree, unread)
     try:
-        merged = OmegaConf.create(tree)
-        missing = sorted(OmegaConf.missing_keys(merged))
-        plain = OmegaConf.to_container(merged, resolve=True)
+        plain = OmegaConf.to_container(OmegaConf.create(tree), resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         # Only the whole tree can be resolved, so the word with the error is unknown.
         source = f"{file.name}, command line" if overrides else file.name
         raise ConfigError(f"{source}: {one_line(error)}") from error
-    problems: list[str] = []
-    if missing:
-        names = ", ".join(f"`{key}`" for key in missing)
-        problems.append(
-            f"{file.name}: missing {names}. Set it in the file, or as `{missing[0]}=...` on the command line"
-        )
     try:
-        config = schema.model_validate(plain, context=context)
+        return schema.model_validate(plain, context=context)
     except ValidationError as error:
-        found = [(key, problem) for key, problem in problems_of(error, schema) if key not in missing]
-        problems += [f"{_source_of(key, file, overrides)}: {problem}" for key, problem in found]
+        problems = [f"{_source_of(key, file, overrides)}: {problem}" for key, problem in problems_of(error, schema)]
         raise ConfigError("; ".join(problems)) from error
-    if problems:
-        raise ConfigError(problems[0])
-    return config
 
 
 def _empty_unread(tree: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -137,10 +122,6 @@ def find_config_file(path: str) -> Path:
     Raises:
         ConfigError: there is no such file; the message lists the searched folders.
     """
-    try:
-        check_name(path)
-    except ValueError as error:
-        raise ConfigError(f"the config file {error}") from error
     for candidate in (Path(path), SHIPPED_FOLDER / path):
         if os.path.isfile(candidate):  # false if a parent folder is not accessible
             return candidate.resolve()
@@ -165,8 +146,6 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{file.name}: nested too deeply to be a config") from error
     except OSError as error:
         # OmegaConf also raises it for a file that holds a single number.
         raise ConfigError(f"{file.name}: cannot be read as a mapping of sections: {error}") from error
@@ -179,22 +158,9 @@ def _read_word(word: str) -> dict[str, Any]:
     if "=" not in word:
         raise ConfigError(f"command line: `{word}` is not `section.key=value`")
     try:
-        if _has_comment(word.partition("=")[2]):
-            raise ConfigError(
-                f"command line: `{word}`: ` #` begins a YAML comment, so the rest would be lost. Put the text in quotes within "
-                "the value, as in `'run.dir=\"/data/a #2\"'`"
-            )
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist([word])))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"command line: {word[:_MAX_SHOWN]!a}: {one_line(error)}") from error
-    except RecursionError as error:
-        raise ConfigError(f"command line: {word[:_MAX_SHOWN]!a}...: nested too deeply to be a config") from error
-
-
-def _has_comment(value: str) -> bool:
-    """Return whether a value contains a YAML comment: a `#` that belongs to no token."""
-    tokens = [range(token.start_mark.index, token.end_mark.index) for token in yaml.scan(value, _YAML_LOADER)]
-    return any(char == "#" and not any(index in token for token in tokens) for index, char in enumerate(value))
 
 
 def _merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,13 +174,13 @@ def _merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _defaults(schema: type[BaseModel]) -> dict[str, Any]:
-    """Return the defaults of a tree as plain data, so that interpolations find them; required keys are `???`."""
+    """Return the defaults of a tree as plain data, so that interpolations find them."""
     plain: dict[str, Any] = {}
     for name, field in schema.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             plain[name] = _defaults(field.annotation)
-        else:
-            plain[name] = MISSING if field.is_required() else field.get_default(call_default_factory=True)
+        elif not field.is_required():
+            plain[name] = field.get_default(call_default_factory=True)
     return plain
 
 

@@ -11,7 +11,6 @@ import sys
 from agentrl.checkpoints.atomic_folder import written_whole
 from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
 from agentrl.config.load import load_run_config
-from agentrl.config.schema.paths import check_folder_or_url
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
@@ -40,11 +39,6 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
         ConfigError: there is no such checkpoint, it is that of another policy, or the place cannot be used.
         CheckpointError: the checkpoint cannot be read.
     """
-    if to is not None:
-        try:
-            check_folder_or_url(to)
-        except ValueError as error:
-            raise ConfigError(f"--to {error}") from error
     check_model_path(config.model.path)
     directory = RunDirectory(config)
     store = directory.checkpoints

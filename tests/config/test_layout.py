@@ -1,6 +1,5 @@
 """Roles, pools, and what is wrong with them before anything starts."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from agentrl.config.schema.algorithm import AlgorithmSection, LoraSection, Rewar
 from agentrl.config.schema.cluster import ClusterSection, ExtraRoleSection, PoolSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.config.validation.layout import layout_problems
-from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 
 MODEL = ModelSection(path="")
@@ -281,36 +279,6 @@ def test_vllm_on_the_gpus_of_the_models_needs_the_size_of_its_cache(
         load(tmp_path, cluster, "rollout.engine=vllm")
 
 
-@pytest.mark.usefixtures("vllm_is_installed")
-@pytest.mark.parametrize(
-    ("size", "changes", "message"),
-    [
-        (3, {}, "does not divide the 8 attention heads of `model.path`; below it, 1, 2 will do"),
-        (8, {"vocab_size": 64 * 3 - 1, "num_attention_heads": 8}, None),
-        (3, {"num_attention_heads": 6, "num_key_value_heads": 3}, r"the 1024 tokens of the vocabulary"),
-        (4, {"intermediate_size": 6}, r"does not divide the 6 numbers of each feed-forward part"),
-        (4, {"intermediate_size": 6, "num_experts": 8}, None),
-        (4, {"num_key_value_heads": 6}, "neither divides nor is a multiple of the 6 key-value heads"),
-        (4, {}, None),
-    ],
-)
-def test_a_policy_that_vllm_cannot_divide_over_the_gpus_of_an_engine_is_refused(
-    size: int, changes: dict[str, int], message: str | None, tmp_path: Path
-):
-    counts = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 1000}
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "config.json").write_text(json.dumps(counts | changes))
-    words = ["rollout.engine=vllm", f"rollout.tensor_parallel_size={size}"]
-    if message is None:
-        load(tmp_path, "", *words)
-        return
-    with pytest.raises(ConfigError, match=rf"`rollout\.tensor_parallel_size` is {size}, which .*{message}"):
-        load(tmp_path, "", *words)
-    evaluation = [*words, "data.validation_files=[y.jsonl]"]
-    with pytest.raises(ConfigError, match=message):
-        load_run_config(str(tmp_path / "c.yaml"), evaluation, purpose=Purpose.EVALUATION)
-
-
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
@@ -373,15 +341,3 @@ def test_a_mini_batch_needs_a_trajectory_for_each_sequence_group_and_not_for_eac
     load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2", *sizes)
     with pytest.raises(ConfigError, match=r"fewer than the actor's 3 groups of 2 ranks"):
         load(tmp_path, "", "actor.num_workers=6", "actor.sequence_parallel_size=2", *sizes)
-
-
-def test_attention_heads_that_cannot_be_divided_over_a_sequence_group_are_refused(tmp_path: Path):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "config.json").write_text('{"num_attention_heads": 6}')
-    load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=2")
-    with pytest.raises(
-        ConfigError, match=r"`actor.sequence_parallel_size` is 4, .* the 6 attention heads of `model.path`"
-    ):
-        load(tmp_path, "", "actor.num_workers=4", "actor.sequence_parallel_size=4")
-    with pytest.raises(ConfigError, match=r"`actor.sequence_parallel_size` is 0, and must be at least 1"):
-        load(tmp_path, "", "actor.sequence_parallel_size=0")

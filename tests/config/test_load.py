@@ -47,11 +47,11 @@ def test_a_value_outside_a_closed_set_is_refused(config_file: Path):
     assert "rollout.engine" in refused(config_file, "rollout.engine=warp_drive")
 
 
-def test_a_missing_value_is_named_with_the_way_to_set_it(tmp_path: Path):
+def test_a_missing_value_is_named(tmp_path: Path):
     file = tmp_path / "empty.yaml"
     file.write_text("run: {num_steps: 1}\n")
     message = refused(file)
-    assert "missing `model.path`. Set it in the file" in message
+    assert message == "empty.yaml: `model.path` is missing"
 
 
 def test_a_missing_file_says_where_it_was_looked_for():
@@ -249,23 +249,6 @@ def test_a_value_of_the_wrong_shape_is_one_line_with_source_key_and_way_out(
     assert re.search(said, refused(config_file, *overrides))
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "run.dir=/data/a #2",
-        "run.dir=/data/a\t#2",
-        "run.dir=#2",
-        "run.dir='/data/a' #2",
-        "reward.config={prompt: a #2}",
-        "data.train_files=[a.jsonl] #2",
-    ],
-)
-def test_a_value_of_which_yaml_would_drop_the_end_is_refused_with_the_way_out(config_file: Path, word: str):
-    said = refused(config_file, word)
-    assert said.startswith(f"command line: `{word}`: ` #` begins a YAML comment")
-    assert """as in `'run.dir="/data/a #2"'`""" in said
-
-
 @pytest.mark.parametrize("value", ['"/data/a #2"', "'/data/a #2'", "|-\n  /data/a #2"])
 def test_a_number_sign_in_quotes_is_taken_as_it_is(config_file: Path, value: str):
     assert load_run_config(str(config_file), [f"run.dir={value}"]).config.run.dir == "/data/a #2"
@@ -291,13 +274,13 @@ def test_a_literal_dollar_brace_is_written_with_a_backslash(config_file: Path):
 
 @pytest.mark.parametrize("key", ["model.path", "run.num_steps"])
 def test_question_marks_take_a_value_back_until_another_word_gives_one(config_file: Path, key: str):
-    assert f"missing `{key}`. Set it" in refused(config_file, f"{key}=???")
+    assert f"`{key}`: Missing mandatory value" in refused(config_file, f"{key}=???")
     assert load_run_config(str(config_file), [f"{key}=???", f"{key}=7"])
 
 
 def test_question_marks_in_the_file_ask_for_a_value(config_file: Path):
     config_file.write_text(MINIMAL + "run:\n  num_steps: ???\n")
-    assert "missing `run.num_steps`" in refused(config_file)
+    assert "`run.num_steps`: Missing mandatory value" in refused(config_file)
     assert load_run_config(str(config_file), ["run.num_steps=3"]).config.run.num_steps == 3
 
 

@@ -9,7 +9,6 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.config.shared_gpus import kv_memory_problems
 from agentrl.config.validation.algorithm import algorithm_problems
 from agentrl.config.validation.layout import layout_problems
-from agentrl.config.validation.parallelism import engine_problems, head_problems
 from agentrl.config.validation.reward import reward_problems
 from agentrl.config.validation.stages import stage_problems
 from agentrl.config.validation.unused_keys import changed, unused_keys
@@ -41,9 +40,8 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         misplaced = layout_problems(config)
         problems += [*_training_problems(config), *algorithm_problems(config), *misplaced, *stage_problems(config)]
         problems += [] if misplaced else kv_memory_problems(config)
-        problems += [*head_problems(config), *engine_problems(config)]
     elif purpose is Purpose.EVALUATION:
-        problems += [*_evaluation_problems(config), *engine_problems(config)]
+        problems += _evaluation_problems(config)
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 

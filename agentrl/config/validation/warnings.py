@@ -1,7 +1,5 @@
 """Warnings about settings of a training run that are allowed, but probably not intended."""
 
-import math
-
 from agentrl.config.schema.algorithm import POLICY_LOSS_NAMES
 from agentrl.config.schema.run import RewardSection, RunConfig
 from agentrl.config.validation.unused_keys import changed
@@ -13,9 +11,7 @@ def config_warnings(config: RunConfig) -> list[str]:
         *_divergence_without_gradient(config),
         *_bounds_that_never_act(config),
         *_stale_without_correction(config),
-        *_few_checkpoints_with_accuracy(config),
         *_unread_answer_format(config.reward),
-        *_decay_that_ends_early(config),
         *_validation_that_is_off(config),
     ]
 
@@ -65,32 +61,6 @@ def _stale_without_correction(config: RunConfig) -> list[str]:
             "`truncate` or `mask`"
         ]
     return []
-
-
-def _decay_that_ends_early(config: RunConfig) -> list[str]:
-    if any(stage.reset_optimiser for stage in config.stages):
-        return []  # the decay restarts there
-    actor, num_steps = config.actor, config.run.num_steps
-    if not 0 < actor.decay_steps < num_steps:
-        return []
-    return [
-        f"`actor.decay_steps` is {actor.decay_steps}, and the run has {num_steps} steps: later ones have "
-        f"{actor.final_learning_rate_fraction:g} of the learning rate; unless intended, set it to {num_steps}"
-    ]
-
-
-def _few_checkpoints_with_accuracy(config: RunConfig) -> list[str]:
-    validation, checkpoint = config.validation, config.checkpoint
-    if not (validation.every_steps and checkpoint.keep_best):
-        return []
-    both = math.lcm(validation.every_steps, checkpoint.every_steps)
-    if both == max(validation.every_steps, checkpoint.every_steps):
-        return []
-    return [
-        f"`checkpoint.keep_best` is {checkpoint.keep_best}, but `validation.every_steps` is {validation.every_steps} and "
-        f"`checkpoint.every_steps` {checkpoint.every_steps}, so only every {both}th step, and the last of a run or stage, has "
-        "both; unless intended, make one a multiple of the other"
-    ]
 
 
 def _unread_answer_format(reward: RewardSection) -> list[str]:

@@ -42,14 +42,6 @@ def test_a_bound_that_a_loss_of_the_users_own_may_read_is_left_alone():
     assert warnings("algorithm.clip_ratio_dual=3", "algorithm.policy_loss=my_module.mine") == []
 
 
-def test_a_learning_rate_that_has_decayed_before_the_run_ends_is_warned_of():
-    [warning] = warnings("actor.decay_steps=30", "run.num_steps=60")
-    assert warning.startswith("`actor.decay_steps` is 30, and the run has 60 steps")
-    assert warnings("actor.decay_steps=60", "run.num_steps=60") == []
-    stages = "stages=[{num_steps: 30}, {num_steps: 30, reset_optimiser: true}]"
-    assert warnings("actor.decay_steps=30", stages) == []
-
-
 def test_the_default_bound_of_a_critic_is_no_reason_to_warn():
     assert warnings(*GAE) == []
 
@@ -64,13 +56,6 @@ def test_held_out_prompts_that_are_never_used_are_warned_of():
     [warning] = warnings("validation.every_steps=0", "checkpoint.keep_best=0")
     assert warning.startswith("`data.validation_files` is unused while `validation.every_steps` is 0; set that to 10")
     assert warnings("validation.every_steps=0", "checkpoint.keep_best=0", "data.validation_files=[]") == []
-
-
-def test_best_checkpoints_of_steps_that_hardly_ever_have_an_accuracy_are_warned_of():
-    [warning] = warnings("validation.every_steps=7", "checkpoint.keep_best=3")
-    assert "`validation.every_steps` is 7 and `checkpoint.every_steps` 10, so only every 70th step" in warning
-    assert warnings("validation.every_steps=5") == warnings("validation.every_steps=20") == []
-    assert warnings("validation.every_steps=7", "checkpoint.keep_best=0") == []
 
 
 def test_an_answer_format_that_the_reward_does_not_read_is_warned_of():

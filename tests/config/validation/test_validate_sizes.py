@@ -14,8 +14,6 @@ from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.tools.loader import load_tool_file
 from tests.config.small_config import MINIMAL, refused
 
-LONG = "x" * 300
-
 
 @pytest.mark.parametrize(
     "key",
@@ -82,26 +80,8 @@ def test_port_0_is_refused_where_somebody_is_to_be_asked(config_file: Path, addr
 
 
 @pytest.mark.parametrize("key", ["run.dir", "model.path", "critic.path", "checkpoint.dir", "tool_config_path"])
-def test_an_empty_name_and_one_that_no_file_system_takes_are_refused(config_file: Path, key: str):
+def test_an_empty_name_is_refused(config_file: Path, key: str):
     assert f"`{key}` is empty" in refused(config_file, f"{key}=''")
-    assert f"`{key}` is 300 bytes long" in refused(config_file, f"{key}={LONG}")
-    assert f"`{key}` holds a null character" in refused(config_file, f'{key}="a\\0b"')
-
-
-def test_names_of_data_files_and_of_the_config_itself_are_looked_at_too(config_file: Path, tmp_path: Path):
-    assert "`data.train_files` is 300 bytes long" in refused(config_file, f"data.train_files=[{LONG}]")
-    assert "`data.train_files` is 5000 bytes long" in refused(config_file, f"data.train_files=[{'xxxx/' * 1000}]")
-    assert "the config file is 300 bytes long" in refused(Path(LONG))
-    sft = tmp_path / "sft.yaml"
-    sft.write_text(MINIMAL)
-    with pytest.raises(ConfigError, match=r"command line: `output_dir` is 300 bytes long"):
-        load_sft_config(str(sft), [f"output_dir={LONG}"])
-
-
-def test_a_config_that_is_nested_too_deeply_is_refused(config_file: Path):
-    assert "nested too deeply" in refused(config_file, f"run={'[' * 3000}{']' * 3000}")
-    config_file.write_text("a: " + "[" * 3000 + "]" * 3000)
-    assert refused(config_file) == "small.yaml: nested too deeply to be a config"
 
 
 def test_a_number_too_long_to_be_read_is_refused(config_file: Path, tmp_path: Path):
