@@ -209,15 +209,6 @@ def require_room_here(config: RunConfig, *, num_gpus: int, with_models: bool = T
         raise ConfigError(problem)
 
 
-def require_transport(config: RunConfig, *, num_gpus: float) -> None:
-    """Refuse a weight transport that needs other GPUs than `num_gpus` per process (a fraction: they share one)."""
-    problems = transport_problems(
-        config, actor_has_gpu=num_gpus > 0, engine_has_gpu=num_gpus > 0, shared=0 < num_gpus < 1
-    )
-    if problems:
-        raise ConfigError("; ".join(problems))
-
-
 def _gpus_each(config: RunConfig, *, num_node_gpus: int | None = None, with_models: bool = True) -> float:
     """Return the GPUs of each rank, and of each tensor-parallel rank of an engine; by default for the nodes of this Ray."""
     if num_node_gpus is None:
@@ -230,8 +221,9 @@ def _gpus_each(config: RunConfig, *, num_node_gpus: int | None = None, with_mode
     num_ranks = config.actor.num_workers if with_models else 0
     num_gpus = _gpus_per_process(config, num_ranks=num_ranks, num_node_gpus=num_node_gpus)
     if with_models:
-        require_transport(config, num_gpus=num_gpus)
-        if problems := kv_memory_problems(config, gpus_outside=num_gpus):
+        has_gpu, shared = num_gpus > 0, 0 < num_gpus < 1
+        problems = transport_problems(config, actor_has_gpu=has_gpu, engine_has_gpu=has_gpu, shared=shared)
+        if problems := [*problems, *kv_memory_problems(config, gpus_outside=num_gpus)]:
             raise ConfigError("; ".join(problems))
     return num_gpus
 

@@ -1,7 +1,6 @@
 """Order of the calls to actor and engines in a weight sync, in virtual time and without a process."""
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,14 +9,13 @@ from typing import Any, cast
 import pytest
 
 from agentrl.cluster.engine_fleet import EngineFleet
-from agentrl.cluster.launch import require_transport
 from agentrl.cluster.learner import Learner, transport_of
 from agentrl.cluster.weight_sync import WeightSync
 from agentrl.config.schema.cluster import ClusterSection, PoolSection
 from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
-from agentrl.config.validation.layout import layout_problems
+from agentrl.config.validation.layout import layout_problems, transport_problems
 from agentrl.engine.base import EngineStats
-from agentrl.errors import ConfigError, ModelDiedError, WorkerDiedError, WorkerError
+from agentrl.errors import ModelDiedError, WorkerDiedError, WorkerError
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.weight_sync.base import Transport, WeightSource
 from tests.fakes import idle_stats
@@ -323,12 +321,11 @@ def test_a_transport_between_processes_is_refused_for_engines_in_the_actors_own(
         ("broadcast", 1.0, None),
     ],
 )
-def test_without_pools_a_transport_is_refused_once_the_gpus_are_counted(
-    transport: Any, num_gpus: float, words: str | None
-):
+def test_a_transport_that_does_not_fit_the_gpus_is_a_problem(transport: Any, num_gpus: float, words: str | None):
     config = RunConfig(model=MODEL, cluster=ClusterSection(weight_transport=transport))
-    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
-        require_transport(config, num_gpus=num_gpus)
+    has_gpu = num_gpus > 0
+    found = transport_problems(config, actor_has_gpu=has_gpu, engine_has_gpu=has_gpu, shared=0 < num_gpus < 1)
+    assert [words in problem for problem in found] == [True] if words else found == []
 
 
 def test_engines_that_sleep_during_updates_cannot_roll_out_ahead():

@@ -20,7 +20,6 @@ from agentrl.cluster.run_history import RunHistory
 from agentrl.errors import (
     ArgumentMismatchError,
     CallFailedError,
-    NotBuiltError,
     RolloutError,
     WorkerDiedError,
 )
@@ -28,10 +27,6 @@ from agentrl.tools.result_text import NoResultError, result_text
 from agentrl.user_code import contained, contained_coroutine, raised_by_user, words_of
 
 logger = logging.getLogger(__name__)
-
-_LOOK_EVERY_S = 1.0
-_MAX_DEATHS = 2
-"""Deaths before the class is built: a lost node may cause one, a fault of the class repeats."""
 
 
 class _Serving:
@@ -86,27 +81,6 @@ class ExtraWorkerHandle(WorkerHandle):
     def of(cls, handle: WorkerHandle) -> "ExtraWorkerHandle":
         """Return another handle of the same worker."""
         return cls(handle._actor, handle._name)
-
-    async def until_placed(self) -> None:
-        """Return when the process runs and its class is built.
-
-        Raises:
-            NotBuiltError: the constructor raised, or its process died in it repeatedly.
-        """
-        num_before = await self.num_deaths()
-        placed = asyncio.ensure_future(super().until_placed())
-        try:
-            while not (await asyncio.wait({placed}, timeout=_LOOK_EVERY_S))[0]:
-                if await self.num_deaths() - num_before >= _MAX_DEATHS:
-                    raise NotBuiltError(
-                        f"{self}: its process ended {_MAX_DEATHS} times while its class was being built (`__init__`); see "
-                        "`ray_logs/` in the run's directory. Build the class by hand with the same `config`, or give it more "
-                        "memory"
-                    )
-            return placed.result()
-        finally:
-            placed.cancel()
-            await asyncio.gather(placed, return_exceptions=True)
 
     async def num_deaths(self) -> int:
         """Return the number of restarts after a death; 0 if Ray does not answer."""

@@ -24,17 +24,6 @@ def started(cls: type, config: dict[str, Any]) -> ExtraWorkerHandle:
     return spawn_extra_worker(cls, pool, config, "painter", max_concurrency=8)
 
 
-@pytest.mark.slow
-async def test_a_class_whose_process_ends_whenever_it_is_built_is_refused_with_that_reason(
-    local_ray: Path, tmp_path: Path
-):
-    worker = started(DiesWhileBuilt, {"deaths": 1000, "notes": str(tmp_path)})
-    with pytest.raises(NotBuiltError, match=r"painter 0: its process ended 2 times while its class was being built"):
-        async with asyncio.timeout(120):
-            await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
-    worker.kill()
-
-
 async def test_a_class_that_ends_its_process_itself_is_refused_at_once_with_its_words(local_ray: Path):
     worker = started(ExitsWhileBuilt, {})
     with pytest.raises(
