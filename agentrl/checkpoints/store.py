@@ -48,8 +48,6 @@ class RunState:
     """Prompts started since the beginning: the position in the data set."""
     stage_position: int = 0
     """Position in the data at which the current stage began."""
-    empty_batches: int = 0
-    """Batches without a learning signal so far; they count as no step."""
     accuracy: float | None = None
     """Accuracy on the held-out prompts after update `step`; None if not measured."""
 

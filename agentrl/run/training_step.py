@@ -31,10 +31,6 @@ _MAX_EMPTY_BATCHES = 10
 _FIRST_STEPS = 3
 """Steps in which a reward that teaches nothing is warned of."""
 
-_DROPPED = "rollout/groups_dropped_"
-_OF_A_BATCH = (_DROPPED, "rollout/engine_deaths")
-"""Prefixes of metrics that are counted per batch and summed for the step."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -72,46 +68,19 @@ async def rolling_out(run: Run, state: RunState) -> AsyncIterator[RolloutStream]
 
 
 async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
-    """Take rolled-out prompts until at least one group can be learnt from.
+    """Take rolled-out prompts, and refill dropped groups with fresh ones, up to `algorithm.selection.max_refill_rounds` rounds.
 
-    A batch without any is logged and counted, and does not count as a step.
+    A batch without any group to learn from is logged, and followed by another one.
 
     Raises:
         RolloutError: ten batches in a row taught nothing.
     """
-    counts: dict[str, float] = {}
-    seen: list[TrajectorySummary] = []
-    for _ in range(_MAX_EMPTY_BATCHES):
-        batch = await _collect_once(run, rollouts, state)
-        seen += batch.summaries
-        of_batch = {key: value for key, value in batch.metrics.items() if key.startswith(_OF_A_BATCH)}
-        counts = {key: counts.get(key, 0.0) + value for key, value in of_batch.items()}
-        if batch.groups:
-            return replace(batch, summaries=seen, metrics=batch.metrics | counts)
-        state = replace(batch.state, empty_batches=state.empty_batches + 1)
-        causes = ", ".join(
-            f"{value:.0f} {key.removeprefix(_DROPPED)}" for key, value in of_batch.items() if key.startswith(_DROPPED)
-        )
-        logger.warning("empty batch: no group of step %d can be learnt from (%s)", state.step + 1, causes)
-    label, selection = run.config.reward.label, run.config.algorithm.selection
-    reasons = [*describe_failing_tools(seen).values(), *reward_warnings(seen, run.config.reward, selection)]
-    likely = [
-        f"The prompts are too easy or too hard for this policy, or the reward `{label}` is broken: see `trajectories/`"
-    ]
-    raise RolloutError(
-        f"step {state.step + 1}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
-        f"{'; '.join(reasons or likely)}."
-    )
-
-
-async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> Batch:
-    """Take one batch, and refill dropped groups with fresh prompts, up to `algorithm.selection.max_refill_rounds` rounds."""
     rollout, selection = run.config.rollout, run.config.algorithm.selection
-    step = state.step + 1
+    step, rounds_of_batch = state.step + 1, selection.max_refill_rounds + 1
     kept: list[Group] = []
     drops: dict[str, float] = {}
     seen: list[TrajectorySummary] = []
-    for _ in range(selection.max_refill_rounds + 1):
+    for number in range(1, rounds_of_batch * _MAX_EMPTY_BATCHES + 1):
         taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
         rolled_out = [item.group for item in taken]
         await run.rollouts.record(rolled_out, [item.prompt for item in taken], step=step, validation=False)
@@ -120,18 +89,33 @@ async def _collect_once(run: Run, rollouts: RolloutStream, state: RunState) -> B
         kept += groups
         drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
         seen += _summaries(rolled_out)
-        if len(kept) == rollout.prompts_per_step:
+        if len(kept) == rollout.prompts_per_step or (kept and number % rounds_of_batch == 0):
             break
+        if number % rounds_of_batch == 0:
+            logger.warning("step %d: empty batch, no group can be learnt from: %s", step, drops)
     warn_of_failures(f"step {step} rollout", seen)
+    hints = reward_warnings(seen, run.config.reward, selection)
+    if not kept:
+        raise _nothing_to_learn(run, step, [*describe_failing_tools(seen).values(), *hints])
     if step <= _FIRST_STEPS:
-        for line in reward_warnings(seen, run.config.reward, selection):
+        for line in hints:
             logger.warning("step %d rollout: %s", step, line)
     run.plan.pass_rates.record(seen, selection)
-    state = replace(state, prompts_taken=run.plan.prompts.position)
-    counts = {"rollout/groups_kept": float(len(kept)), "rollout/empty_batches": float(state.empty_batches)}
-    metrics = summarise(seen, selection) | split_metrics(seen) | drops | counts
+    metrics = summarise(seen, selection) | split_metrics(seen) | drops | {"rollout/groups_kept": float(len(kept))}
     metrics |= rollouts.metrics() | await run.rollouts.metrics()
+    state = replace(state, prompts_taken=run.plan.prompts.position)
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
+
+
+def _nothing_to_learn(run: Run, step: int, reasons: Sequence[str]) -> RolloutError:
+    likely = (
+        f"The prompts are too easy or too hard for this policy, or the reward `{run.config.reward.label}` is broken: see "
+        "`trajectories/`"
+    )
+    return RolloutError(
+        f"step {step}: {_MAX_EMPTY_BATCHES} batches in a row had no group with both right and wrong answers. "
+        f"{'; '.join(reasons) or likely}."
+    )
 
 
 def explain_time(step: int, batch: Batch, spent: StepTime, *, overlaps: bool) -> None:

@@ -43,7 +43,6 @@ class ScriptedRollouts:
     def __init__(self, solvable: Any, *, num_lost: int = 0) -> None:
         self.solvable = solvable
         self.num_lost = num_lost
-        self.num_engine_deaths = 0.0
         self.rolled_out: list[str] = []
         self.steps: list[int] = []
         self.recorded: list[str] = []
@@ -70,7 +69,7 @@ class ScriptedRollouts:
     def end_batch(self) -> None: ...
 
     async def metrics(self) -> dict[str, float]:
-        return {"rollout/engine_deaths": self.num_engine_deaths}
+        return {}
 
     def _group(self, prompt: Prompt, samples: int, *, policy_version: int) -> Group:
         good = self.solvable(len(self.rolled_out), prompt.prompt_id)
@@ -153,24 +152,13 @@ async def test_without_refill_rounds_a_step_takes_its_prompts_once(tmp_path: Pat
     assert batch.state.prompts_taken == 12
 
 
-async def test_an_empty_batch_is_counted_and_is_no_step(tmp_path: Path):
+async def test_an_empty_batch_is_logged_and_is_no_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     rollouts = ScriptedRollouts(lambda count, prompt_id: count > 24)
     batch = await collect(make_run(tmp_path, rollouts), RunState(step=5))
-    assert batch.state == RunState(step=5, prompts_taken=36, empty_batches=2)
-    assert batch.metrics["rollout/empty_batches"] == 2
+    assert batch.state == RunState(step=5, prompts_taken=36)
     assert batch.metrics["rollout/groups_dropped_none_solved"] == 24
     assert len(batch.groups) == 12
-
-
-async def test_engines_that_died_in_the_empty_batches_of_a_step_are_counted_too(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    rollouts = ScriptedRollouts(lambda count, prompt_id: count > 24)
-    rollouts.num_engine_deaths = 1.0
-    batch = await collect(make_run(tmp_path, rollouts), RunState())
-    assert batch.metrics["rollout/engine_deaths"] == 3
-    assert "empty batch: no group of step 1 can be learnt from (" in caplog.text
-    assert "deaths" not in caplog.text
+    assert caplog.text.count("step 6: empty batch, no group can be learnt from: ") == 2
 
 
 async def test_a_policy_that_never_gets_one_right_ends_the_run_with_the_reason(tmp_path: Path):
