@@ -104,14 +104,7 @@ class CheckpointError(AgentRLError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A committed checkpoint lacks a file, or a file was changed.
-
-    `reason` says which file and why, without the way out.
-    """
-
-    def __init__(self, message: str, *, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
+    """A committed checkpoint lacks a file, or a file was changed."""
 
     @classmethod
     def of(cls, url: str, file: str, error: BaseException, *, written_by: str = "") -> "DamagedCheckpointError":
@@ -128,11 +121,9 @@ class DamagedCheckpointError(CheckpointError):
         raised = f"{type(error).__name__}: {words}" if words else type(error).__name__
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({raised})"
         other = f", or was written by another version of {written_by} (try that one first)" if written_by else ""
-        reason = f"is damaged{other}: `{file}` {problem}"
         return cls(
-            f"checkpoint {url} {reason}. Remove the whole folder of that step, and the run goes on from "
-            "the one before it; if there is none, start in another `run.dir`",
-            reason=reason,
+            f"checkpoint {url} is damaged{other}: `{file}` {problem}. Remove the whole folder of that step, and the run goes "
+            "on from the one before it; if there is none, start in another `run.dir`"
         )
 
 

@@ -58,14 +58,6 @@ def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
     return sorted(measured, key=lambda state: (state.accuracy, state.step))
 
 
-def lost_reference(url: str, problem: str) -> DamagedCheckpointError:
-    """Return the error for a missing or damaged checkpoint that is a reference; removing it does not help."""
-    reason = f"{problem}, and holds the reference of this stage and of those after it (`stages`, `update_reference`)"
-    return DamagedCheckpointError(
-        f"checkpoint {url} {reason}. Put the whole folder back, or begin anew in another `run.dir`", reason=reason
-    )
-
-
 def _store_errors(
     method: Callable[Concatenate[Any, ParamsT], ResultT],
 ) -> Callable[Concatenate[Any, ParamsT], ResultT]:

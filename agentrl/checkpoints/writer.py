@@ -13,7 +13,6 @@ from agentrl.checkpoints.full_disk import is_full
 from agentrl.checkpoints.store import CheckpointStore, RunState
 from agentrl.config.schema.checkpoint import CheckpointSection
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import RestoreRequiredError
 
 logger = logging.getLogger(__name__)
 
@@ -115,10 +114,6 @@ class CheckpointKeeper:
                     break
                 await asyncio.sleep(_POLL_S)
             await self._commit_in_thread(state, folder, pass_rates)
-        except RestoreRequiredError as error:
-            # Most often the update meets the same death first; after the last update of a stage nobody else does.
-            logger.warning("checkpoint of step %d: given up: %s", state.step, error)
-            raise
         except Exception as error:  # logged at once, raised at the next step
             full = "; there is no space left where it is written" if is_full(error) else ""
             logger.error("checkpoint of step %d: not written%s: %s: %s", state.step, full, type(error).__name__, error)

@@ -3,10 +3,10 @@
 from collections.abc import Set
 from dataclasses import replace
 
-from agentrl.checkpoints.store import lost_reference
 from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
+from agentrl.errors import CheckpointError
 from agentrl.run.plan import Plan
 from agentrl.run.prompt_sets import training_prompts
 from agentrl.run.stages import Stage
@@ -27,12 +27,15 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
 
     Raises:
         ConfigError: no prompt is left for it.
-        DamagedCheckpointError: that of its reference is gone, or one in there that counts is not whole.
+        CheckpointError: that of its reference is gone, or a committed one is damaged.
     """
     store, pass_rates, first_epoch = plan.directory.checkpoints, PassRates(), 0
     latest = store.latest()
     if stage.reference_step > 0 and store.state(stage.reference_step) is None:
-        raise lost_reference(store.url_of(stage.reference_step), "is not there")
+        raise CheckpointError(
+            f"checkpoint {store.url_of(stage.reference_step)} is not there, and holds the reference of this stage "
+            "(`update_reference`). Put the whole folder back, or begin anew in another `run.dir`"
+        )
     if latest is not None:
         pass_rates = store.read(latest.step, PASS_RATES, PassRates.decode)
         if stage.begins_with(latest.step):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.algorithms.group_filter import select
-from agentrl.checkpoints.store import RunState, lost_reference
+from agentrl.checkpoints.store import RunState
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import DamagedCheckpointError, RolloutError
+from agentrl.errors import RolloutError
 from agentrl.observability.metrics_file import count_survived
 from agentrl.observability.reports.failure import warn_of_failures
 from agentrl.observability.reports.reward import reward_warnings
@@ -204,11 +204,7 @@ async def _enter_stage(run: Run, state: RunState) -> RunState:
         if stage.reset_optimiser:
             await run.learner.reset_optimiser(step=state.step)
     if stage.reference_step > 0:
-        url = run.plan.directory.checkpoints.url_of(stage.reference_step)
-        try:
-            await run.learner.load_reference(url)
-        except DamagedCheckpointError as error:
-            raise lost_reference(url, error.reason) from error
+        await run.learner.load_reference(run.plan.directory.checkpoints.url_of(stage.reference_step))
     return state
 
 

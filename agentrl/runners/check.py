@@ -70,7 +70,6 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
     report.console.print(process_table(config, asks_judge=needs_judge(tools, reward)))
     report.console.print(concurrency_table(config))
-    report.print_unchecked()
     report.note(f"{loaded.path.name}: ok ({level} check)")
 
 

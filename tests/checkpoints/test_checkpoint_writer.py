@@ -213,7 +213,7 @@ async def test_ranks_that_died_while_they_wrote_send_the_run_back_even_after_its
     with pytest.raises(ModelDiedError, match="actor 1"):
         await keeper.settle()
     assert store.latest() is None
-    assert "checkpoint of step 1: given up: actor 1: its process died" in caplog.text
+    assert "checkpoint of step 1: not written: ModelDiedError: actor 1: its process died" in caplog.text
 
 
 async def test_a_run_that_ends_in_the_middle_of_one_leaves_none_that_counts(

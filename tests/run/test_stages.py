@@ -16,7 +16,7 @@ from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.data.pass_rates import PassRates
-from agentrl.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.run.plan import Plan, Run, prepare
 from agentrl.run.stage_plans import plan_stage, stages_left
 from agentrl.run.stages import stages_of
@@ -125,7 +125,7 @@ def test_a_stage_leaves_out_what_was_solved_before_it_and_keeps_to_that_when_it_
     assert [p.prompt_id for p in resumed.prompts.all()] == [p.prompt_id for p in begun.prompts.all()]
 
 
-def test_a_reference_that_is_gone_is_reported_before_the_stage_starts_and_its_removal_is_not_advised(plan: Plan):
+def test_a_reference_that_is_gone_is_reported_before_the_stage_starts(plan: Plan):
     stage = next(stage for stage in plan.stages if stage.reference_step > 0)
     for step in (stage.reference_step, stage.reference_step + 1):
         checkpoint(plan, step, PassRates())
@@ -157,23 +157,6 @@ def run_of(plan: Plan, models: Models) -> Run:
     metrics = SimpleNamespace(take_back=lambda after_step: None, last_step=10_000)
     progress = SimpleNamespace(resume=lambda num_steps_done: None)
     return cast(Run, cast(Any, SimpleNamespace(plan=plan, learner=models, metrics=metrics, progress=progress)))
-
-
-async def test_the_removal_of_a_damaged_reference_is_not_advised(plan: Plan):
-    class Damaged(Models):
-        async def load_reference(self, url: str) -> None:
-            raise DamagedCheckpointError.of(f"{url}/actor", ".metadata", EOFError("Ran out of input"))
-
-    stage = next(stage for stage in plan.stages if stage.reference_step > 0)
-    for step in (stage.reference_step, stage.reference_step + 1):
-        checkpoint(plan, step, PassRates())
-    with pytest.raises(CheckpointError) as raised:
-        await restore(run_of(plan_stage(plan, stage), Damaged()))
-    url = plan.directory.checkpoints.url_of(stage.reference_step)
-    assert str(raised.value).startswith(
-        f"checkpoint {url} is damaged: `.metadata` cannot be read (EOFError: Ran out of input), and holds the reference of"
-    )
-    assert "Remove" not in str(raised.value)
 
 
 @pytest.mark.parametrize("step", [30, 31, 37])

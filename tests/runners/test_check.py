@@ -173,7 +173,6 @@ async def score_of(answer: object, request: str, *, function: str = "") -> str:
     await reward.start()
     async with contextlib.aclosing(reward):
         await score_answers(reward, section, prompt, report)
-    report.print_unchecked()
     return cast(io.StringIO, console.file).getvalue()
 
 

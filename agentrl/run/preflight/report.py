@@ -1,7 +1,7 @@
 """The subject of a check, and the findings that it prints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -34,7 +34,6 @@ class CheckReport:
     """Findings of a check, printed at once; what refuses a run is raised as `ConfigError` or `ToolError` instead."""
 
     console: Console
-    _unchecked: list[str] = field(default_factory=list)
 
     def note(self, line: str) -> None:
         """Print what was tried, and its result."""
@@ -45,10 +44,5 @@ class CheckReport:
         self.note(f"warning: {line}")
 
     def not_checked(self, what: str) -> None:
-        """Remember something that was not checked, for the end of the report."""
-        self._unchecked.append(what)
-
-    def print_unchecked(self) -> None:
-        """Print everything that was not checked."""
-        for what in dict.fromkeys(self._unchecked):
-            self.note(f"not checked: {what}")
+        """Print something that was not checked."""
+        self.note(f"not checked: {what}")
