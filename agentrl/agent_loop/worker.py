@@ -36,14 +36,10 @@ from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.store import TrajectoryStore, read_saved_group, write_saved_group
 from agentrl.types import Failure, FailureClass, Prompt, Termination, Trajectory, TrajectorySummary
-from agentrl.user_code import START_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
-
-_OWN_START_S = 600.0
-"""Time limit for a worker's start without its tools and reward: process, imports, tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +58,6 @@ class WorkerConfig:
     """Sampling of held-out prompts."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
-
-    @property
-    def start_timeout_s(self) -> float:
-        """Time limit for `AgentLoopWorker.start`, which starts the tools and the parts of the reward in turn."""
-        return _OWN_START_S + START_TIMEOUT_S * (len(self.tools) + len(self.reward.scorers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,14 +50,14 @@ class Cluster:
     engines: EngineFleet
     extra_roles: ExtraRoles
 
-    async def spawn_loop_workers(self, cls: type, worker_config: Any, *, start_timeout_s: float) -> list[WorkerHandle]:
+    async def spawn_loop_workers(self, cls: type, worker_config: Any) -> list[WorkerHandle]:
         """Start the agent-loop workers and build their tools; a tool that cannot be built ends the run."""
         rollout = self.config.rollout
         pool = ResourcePool(num_processes=rollout.num_workers)
         calls = rollout.max_concurrent_trajectories * rollout.num_engines + SPARE_CALLS
         workers = spawn(cls, pool, worker_config, "agent_loop", max_concurrency=calls, restart=True)
         await self.nodes.until_placed(workers, needs=str(pool))
-        await all_of(started(worker, timeout_s=start_timeout_s) for worker in workers)
+        await all_of(map(started, workers))
         return workers
 
 

@@ -320,8 +320,7 @@ async def _alive(
                 validation=config.validation,
                 tokenizer_class=await engine.tokenizer_class(config.model.path),
             )
-            start_timeout_s = worker_config.start_timeout_s
-            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config, start_timeout_s=start_timeout_s)
+            workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config)
             stats = await all_of(engine.stats() for engine in cluster.engines)
             rollouts = AgentLoopManager(
                 config.rollout,
@@ -332,7 +331,6 @@ async def _alive(
                 kv_block_tokens=max(engine.kv_block_tokens for engine in stats),
                 reward_timeout_s=config.reward.timeout_s,
                 max_wait_s=config.cluster.max_wait_s,
-                start_timeout_s=start_timeout_s,
             )
             overlong: dict[str, int] = {}
             for prompts in plan.prompts_to_check():

@@ -118,7 +118,6 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         kv_tokens=[assumed] * len(engines),
         reward_timeout_s=config.reward.timeout_s,
         max_wait_s=config.cluster.max_wait_s,
-        start_timeout_s=600.0,
     )
     return SimulatedRun(engines=engines, workers=workers, rollouts=manager, prompts=prompts)
 

@@ -124,7 +124,6 @@ async def play(worker: Any, engine: Any, config: WorkerConfig, count: int) -> No
         kv_tokens=[0],
         reward_timeout_s=60,
         max_wait_s=60,
-        start_timeout_s=600.0,
     )
     groups = await manager.collect(prompts(count), step=1, samples_per_prompt=1, on_finished=lambda _: None)
     for summary in (trajectory.summary for group in groups for trajectory in group.trajectories):

@@ -116,7 +116,6 @@ async def streaming(
         kv_tokens=[0],
         reward_timeout_s=1,
         max_wait_s=1,
-        start_timeout_s=600.0,
     )
     shown: Any = progress or SilentProgress()
     async with RolloutStream(

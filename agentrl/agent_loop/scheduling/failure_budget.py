@@ -11,7 +11,6 @@ _MIN_WINDOW = 64
 _MIN_TRAJECTORIES = 8
 """Fewer are too small a sample."""
 
-_REWARD_CLASSES = (FailureClass.REWARD, FailureClass.REWARD_DATA)
 _WAY_OUT = (
     "Fix the cause and run the same command again: it continues from the last checkpoint, if any; after an edit of code add "
     "`run.accept_code_changes=true`"
@@ -19,7 +18,7 @@ _WAY_OUT = (
 
 
 class FailureBudget:
-    """Counts lost trajectories among the last ones (at least a step's number), and watches for the reward's first score.
+    """Counts lost trajectories among the last ones (at least a step's number), and waits for a first score.
 
     Only trajectories that failed in every retry count. The prompt that failed most often is not counted, because one prompt
     can break the infrastructure by itself. Data errors are left out of both the lost ones and the total.
@@ -30,40 +29,39 @@ class FailureBudget:
         size = max(_MIN_WINDOW, rollout.prompts_per_step * rollout.samples_per_prompt)
         self._recent: deque[TrajectorySummary] = deque(maxlen=size)
         self._min_prompts = min(2, rollout.prompts_per_step)
-        """Prompts for which the reward has to fail before it is called broken: a single one may be a bad row."""
+        """Prompts without a score that end the run: a single one may be a bad row."""
         self._has_scored = False
         self._unscored: list[TrajectorySummary] = []
-        """Trajectories that the reward failed to score, until it has scored one."""
+        """Trajectories lost to tools' data or the reward, until one has been scored."""
 
     def add(self, summary: TrajectorySummary) -> None:
         """Count a finished trajectory.
 
         Raises:
             RolloutError: too many were lost to the infrastructure; the message has a count and an example of each class.
-            DataError: none of the window's trajectories was scored.
         """
         self._recent.append(summary)
         # Trajectories that were cut short may get 0 without a call of the reward.
         if summary.reward is not None and summary.termination is Termination.ANSWERED:
             self._has_scored = True
             self._unscored.clear()
-        elif not self._has_scored and summary.reward is None and summary.failures[-1].failure_class in _REWARD_CLASSES:
-            self._unscored.append(summary)
+        elif not self._has_scored and summary.reward is None:
+            last = summary.failures[-1].failure_class
+            if last.is_data or last is FailureClass.REWARD:
+                self._unscored.append(summary)
         if summary.termination is Termination.INFRA_ERROR:
             self._check_infrastructure()
-        elif summary.termination is Termination.DATA_ERROR:
-            self._check_scored()
 
     def end_batch(self) -> None:
-        """Check the reward at the end of a batch of any size.
+        """Check at the end of a batch that something could be scored.
 
         Raises:
-            DataError: the reward was called and has scored no trajectory so far.
+            DataError: no trajectory of the run has been scored so far.
         """
         num_prompts = len({summary.prompt_id for summary in self._unscored})
         if num_prompts >= self._min_prompts:
             raise DataError(
-                f"reward: failed on all of the first {len(self._unscored)} trajectories, of {num_prompts} prompts. "
+                f"rollout: none of the first {len(self._unscored)} trajectories, of {num_prompts} prompts, could be scored. "
                 f"{'; '.join(describe_failures(self._unscored))}. {_WAY_OUT}"
             )
 
@@ -76,15 +74,4 @@ class FailureBudget:
             raise RolloutError(
                 f"rollout: {len(lost)} of the last {len(counted)} trajectories were lost to the infrastructure, and "
                 f"`rollout.max_infra_error_share` is {self._max_share:g}. {'; '.join(describe_failures(lost))}. {_WAY_OUT}"
-            )
-
-    def _check_scored(self) -> None:
-        recent = self._recent
-        if len(recent) < (recent.maxlen or 0) or any(summary.reward is not None for summary in recent):
-            return
-        num_prompts = len({summary.prompt_id for summary in recent})
-        if num_prompts > 1:
-            raise DataError(
-                f"rollout: none of the last {len(recent)} trajectories, of {num_prompts} prompts, could be scored. "
-                f"{'; '.join(describe_failures(recent))}. {_WAY_OUT}"
             )

@@ -61,12 +61,11 @@ class AgentLoopManager:
         kv_block_tokens: int = 1,
         reward_timeout_s: float,
         max_wait_s: float,
-        start_timeout_s: float,
     ) -> None:
         """Take the started engines and workers.
 
-        `kv_tokens` is the KV memory of each engine; 0: unbounded. `reward_timeout_s` is part of a trajectory's time limit,
-        `max_wait_s` and `start_timeout_s` are limits of `LoopWorkers`.
+        `kv_tokens` is the KV memory of each engine; 0: unbounded. `reward_timeout_s` is part of a trajectory's time limit;
+        `max_wait_s` limits the restart of a worker.
         """
         self._engines = engines
         self._work = EngineWork(engines)
@@ -75,7 +74,6 @@ class AgentLoopManager:
             workers,
             clean_up=lambda worker: engines.abort_requests_of(worker.caller_id),
             max_wait_s=max_wait_s,
-            start_timeout_s=start_timeout_s,
         )
         self._prompt_tokens: dict[str, int] = {}
         self._admission = Admission(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from agentrl import clock
-from agentrl.cluster.ray.handles import WorkerHandle
+from agentrl.cluster.ray.handles import WorkerHandle, started
 from agentrl.errors import AgentRLError, WorkerDiedError, WorkerError
 
 logger = logging.getLogger(__name__)
@@ -34,17 +34,14 @@ class LoopWorkers:
         *,
         clean_up: Callable[[WorkerHandle], Awaitable[None]],
         max_wait_s: float,
-        start_timeout_s: float,
     ) -> None:
         """Take workers that Ray restarts when they die.
 
-        `clean_up` ends the requests that a dead worker has left in the engines. `max_wait_s` limits the restart of a worker,
-        `start_timeout_s` its `start`.
+        `clean_up` ends the requests that a dead worker has left in the engines. `max_wait_s` limits the restart of a worker.
         """
         self.all = list(workers)
         self._clean_up = clean_up
         self._max_wait_s = max_wait_s
-        self._start_timeout_s = start_timeout_s
         self._turns = itertools.count()
         self._dead: dict[WorkerHandle, asyncio.Task[None]] = {}
         """Dead workers, each with the task that waits for its return; those that never return stay."""
@@ -145,9 +142,8 @@ class LoopWorkers:
         for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
             await asyncio.sleep(pause_s)
             try:
-                async with asyncio.timeout(self._start_timeout_s):
-                    await worker.start()
-            except (TimeoutError, AgentRLError) as error:
+                await started(worker)
+            except AgentRLError as error:
                 away_s = clock.now() - died_at
                 if away_s >= self._max_wait_s:
                     logger.error("%s: not back after %.0f s, given up: %r", worker, away_s, error)

@@ -86,21 +86,16 @@ def test_a_bad_row_does_not_spend_what_is_for_the_infrastructure():
         budget.add(finished(prompt % 20, None if prompt % 5 == 0 else FailureClass.REWARD_DATA))
 
 
-@pytest.mark.parametrize("failure_class", [FailureClass.TOOL_DATA, FailureClass.REWARD_DATA])
-def test_data_of_which_nothing_can_be_scored_ends_the_run_with_the_reason(failure_class: FailureClass):
-    budget = make_budget(prompts_per_step=2)
-    with pytest.raises(
-        DataError, match=rf"none of the last 64 trajectories, of 64 prompts, .*`{failure_class}`: 64 tries failed"
-    ):
-        lose(budget, range(64), failure_class)
-
-
-def test_a_reward_that_scores_none_of_the_first_batch_ends_the_run_also_where_others_are_cut_short():
+@pytest.mark.parametrize("failure_class", [FailureClass.TOOL_DATA, FailureClass.REWARD_DATA, FailureClass.REWARD])
+def test_a_first_batch_of_which_nothing_can_be_scored_ends_the_run_also_where_others_are_cut_short(
+    failure_class: FailureClass,
+):
     budget = make_budget()
     for prompt in range(10):
         budget.add(short_summary(f"p{prompt}", reward=0.0, termination=Termination.MAX_RESPONSE_TOKENS))
-    lose(budget, range(3), FailureClass.REWARD)
-    with pytest.raises(DataError, match=r"failed on all of the first 3 .* of 3 prompts.*the reward of p0 is broken"):
+    lose(budget, range(3), failure_class)
+    match = rf"none of the first 3 trajectories, of 3 prompts, could be scored. `{failure_class}`: 3 .*of p0 is broken"
+    with pytest.raises(DataError, match=match):
         budget.end_batch()
 
 

@@ -128,7 +128,6 @@ def make_manager(
         kv_tokens=[kv_tokens] * engines,
         reward_timeout_s=1,
         max_wait_s=1,
-        start_timeout_s=600.0,
     )
 
 

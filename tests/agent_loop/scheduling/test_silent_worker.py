@@ -28,7 +28,7 @@ async def test_a_hanging_worker_is_started_again_and_its_calls_end(
         HangingWorker, ResourcePool(num_processes=1, num_cpus=0.5), {}, "hanging", max_concurrency=8, restart=True
     )
     first_pid = await worker.start()
-    workers = LoopWorkers([worker], clean_up=nothing_to_clean_up, max_wait_s=60, start_timeout_s=60)
+    workers = LoopWorkers([worker], clean_up=nothing_to_clean_up, max_wait_s=60)
     try:
         assert await workers.next() is worker
         with pytest.raises(WorkerDiedError):

@@ -1,20 +1,14 @@
 """Workers that die and come back, in virtual time."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from agentrl.agent_loop.scheduling.worker_pool import LoopWorkers
-from agentrl.agent_loop.worker import WorkerConfig
-from agentrl.cluster.ray.handles import started
-from agentrl.config.schema.reward import RewardPartSection
-from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.errors import ToolError, WorkerDiedError, WorkerError
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from agentrl.tools.base import ToolConfig
 
 
 class FakeWorker:
@@ -55,41 +49,24 @@ def played(story: Callable[[LoopWorkers, list[FakeWorker]], Coroutine[Any, Any, 
     async def main() -> None:
         fakes = [FakeWorker("agent_loop 0"), FakeWorker("agent_loop 1")]
         handles: list[Any] = list(fakes)
-        workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300, start_timeout_s=0)
+        workers = LoopWorkers(handles, clean_up=lambda handle: handle.clean_up(), max_wait_s=300)
         await story(workers, fakes)
         await workers.aclose()
 
     run_in_virtual_time(main())
 
 
-WITH_SLOW_PARTS = WorkerConfig(
-    model=ModelSection(path=""),
-    rollout=RolloutSection(),
-    reward=RewardSection(parts=[RewardPartSection(name="a"), RewardPartSection(name="b")]),
-    tools=(ToolConfig(class_name="my_tools.Search", config={}), ToolConfig(class_name="my_tools.Code", config={})),
-    run_seed=0,
-    run_dir="runs/demo",
-)
-"""Two tools and the two parts of a reward start in turn."""
-
-
-@pytest.mark.parametrize(("takes_s", "in_time"), [(4 * 599, True), (3700, False)])
-def test_a_worker_may_take_the_time_of_all_its_parts_at_the_start_and_after_a_death(takes_s: float, in_time: bool):
+def test_a_worker_that_does_not_start_in_time_is_given_up():
     class SlowWorker(FakeWorker):
         async def start(self) -> None:
-            await asyncio.sleep(takes_s)
+            await asyncio.sleep(1900)
 
     async def main() -> None:
         worker: Any = SlowWorker("agent_loop 0")
-        timeout_s = WITH_SLOW_PARTS.start_timeout_s
-        with contextlib.nullcontext() if in_time else pytest.raises(WorkerDiedError, match="has not started in 3000 s"):
-            await started(worker, timeout_s=timeout_s)
-        workers = LoopWorkers(
-            [worker], clean_up=lambda _: worker.clean_up(), max_wait_s=2400, start_timeout_s=timeout_s
-        )
+        workers = LoopWorkers([worker], clean_up=lambda _: worker.clean_up(), max_wait_s=1800)
         workers.note_death(worker)
-        with contextlib.nullcontext() if in_time else pytest.raises(WorkerError, match="none came back"):
-            assert await workers.next() is worker
+        with pytest.raises(WorkerError, match="none came back"):
+            await workers.next()
         await workers.aclose()
 
     run_in_virtual_time(main())
