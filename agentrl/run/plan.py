@@ -28,7 +28,7 @@ from agentrl.cluster.weight_sync import WeightSync
 from agentrl.cluster.workers.extra_roles import ExtraRoles
 from agentrl.config.class_path import import_by_path
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.warnings import config_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
@@ -70,7 +70,6 @@ class EvaluationPlan:
     loaded: LoadedConfig
     directory: RunDirectory
     tools: list[ToolConfig]
-    reward: RewardSection
     validation_prompts: list[Prompt]
     notes: list[str] = field(default_factory=list)
     """Values chosen for this machine, for the log."""
@@ -163,7 +162,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     """
     loaded, notes = choose_dtype(loaded)
     config, directory = loaded.config, RunDirectory(loaded.config)
-    tools, reward = check_plugins(loaded)
+    tools = check_plugins(loaded)
     stages = stages_of(config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     held_out = held_out_prompts(config)
@@ -180,7 +179,6 @@ def prepare(loaded: LoadedConfig) -> Plan:
         loaded=loaded,
         directory=directory,
         tools=tools,
-        reward=reward,
         prompts=prompts[0],
         prompts_of_stages=prompts,
         stages=stages,
@@ -197,7 +195,7 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
     loaded, notes = choose_dtype(loaded)
     config, directory = loaded.config, RunDirectory(loaded.config)
-    tools, reward = check_plugins(loaded)
+    tools = check_plugins(loaded)
     held_out = held_out_prompts(config)
     if not directory.finished:
         require_room_here(config, num_gpus=gpus_here(), with_models=False)
@@ -210,7 +208,6 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         loaded=loaded,
         directory=directory,
         tools=tools,
-        reward=reward,
         validation_prompts=held_out.all() if held_out else [],
         warnings=data_warnings([held_out]),
         notes=notes,
@@ -232,14 +229,13 @@ def training_warnings(config: RunConfig) -> list[str]:
     return config_warnings(config)
 
 
-def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection]:
-    """Return tools and reward as plain data, after a look whether their classes can be imported.
+def check_plugins(loaded: LoadedConfig) -> list[ToolConfig]:
+    """Return the tools as plain data, after importing their classes, the reward's and those of extra roles.
 
     Raises:
         ConfigError: a wrong key, or a class that is not there.
     """
     tools = load_tool_configs(loaded.config)
-    reward = loaded.config.reward
     search_like_workers(loaded.path.parent, on_cluster=loaded.config.cluster.address is not None)
     for tool in tools:
         import_by_path(tool.class_name, key="class_name")
@@ -248,8 +244,8 @@ def check_plugins(loaded: LoadedConfig) -> tuple[list[ToolConfig], RewardSection
         if tool.tool_schema is not None:
             validator_of(read_tool_schema(tool.tool_schema))
     check_extra_roles(loaded.config.cluster, tools)
-    check_reward(reward, loaded.config.judge)
-    return tools, reward
+    check_reward(loaded.config.reward, loaded.config.judge)
+    return tools
 
 
 @contextlib.asynccontextmanager
@@ -299,20 +295,20 @@ async def _alive(
         logger.info("%s", note, extra=repeating(note))  # once, and not in each stage
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
-    if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in plan.reward.scorers):
-        answer_format = plan.reward.answer_format
+    if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in config.reward.scorers):
+        answer_format = config.reward.answer_format
         logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
     with report_full_disk(path), guarded_run() as temp_dir:
         async with (
-            driver_judge(plan.tools, plan.reward, config.judge) as judge,
+            driver_judge(plan.tools, config.reward, config.judge) as judge,
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,
-            judges_on_nodes(plan.tools, plan.reward, config.judge) as node_judges,
+            judges_on_nodes(plan.tools, config.reward, config.judge) as node_judges,
         ):
             [engine, *_] = cluster.engines
             worker_config = WorkerConfig(
                 model=config.model,
                 rollout=config.rollout,
-                reward=plan.reward,
+                reward=config.reward,
                 tools=tuple(plan.tools),
                 context=ToolContext(judge=judge or node_judges, workers=dict(cluster.extra_roles)),
                 run_seed=config.run.seed,

@@ -46,7 +46,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     """
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
-    tools, reward = check_plugins(loaded)
+    tools = check_plugins(loaded)
     if config.checkpoint.dir is not None:
         reach = check_url if level is CheckLevel.STATIC else open_store
         reach(config.checkpoint.dir, key="checkpoint.dir")
@@ -56,7 +56,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     for warning in training_warnings(config):
         report.warn(warning)
     if level is CheckLevel.FULL:
-        subject = CheckSubject(loaded=loaded, tools=tools, reward=reward)
+        subject = CheckSubject(loaded=loaded, tools=tools)
         check_model_files(subject, report)
         subject = read_data(subject, report)
         check_this_machine(subject, report)
@@ -68,7 +68,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         )
     else:
         report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
-    report.console.print(process_table(config, asks_judge=needs_judge(tools, reward)))
+    report.console.print(process_table(config, asks_judge=needs_judge(tools, config.reward)))
     report.console.print(concurrency_table(config))
     report.note(f"{loaded.path.name}: ok ({level} check)")
 

@@ -90,7 +90,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         ConfigError: the config is wrong, or names a tool or a reward that waits in real time.
     """
     config = cast(SimulationConfig, loaded.config)
-    tools, reward = check_plugins(loaded)
+    tools = check_plugins(loaded)
     _refuse_real_time(config, [tool.class_name for tool in tools])
     check_model_path(config.model.path)
     prompts = training_prompts(config)
@@ -100,7 +100,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
     worker_config = WorkerConfig(
         model=config.model,
         rollout=config.rollout,
-        reward=reward,
+        reward=config.reward,
         tools=tuple(tools),
         run_seed=config.run.seed,
         run_dir="",

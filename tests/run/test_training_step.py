@@ -111,7 +111,6 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
         loaded=loaded,
         directory=directory,
         tools=[],
-        reward=loaded.config.reward,
         prompts=prompts,
         prompts_of_stages=[prompts],
         validation_prompts=[],

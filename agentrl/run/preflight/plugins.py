@@ -47,13 +47,13 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
     prompt = subject.training[0].all()[0] if subject.training else subject.validation[0]
     # Without Ray there are no nodes; one judge here shows as much about the tools.
     judge = config.judge.model_copy(update={"placement": "driver"})
-    async with driver_judge(subject.tools, subject.reward, judge) as address:
+    async with driver_judge(subject.tools, config.reward, judge) as address:
         context = ToolContext(judge=address)
         await _try_tools(subject, context, prompt, report)
-        reward = isolated_reward(build_reward(subject.reward, context))
+        reward = isolated_reward(build_reward(config.reward, context))
         await reward.start()
         async with contextlib.aclosing(reward):
-            await score_answers(reward, subject.reward, prompt, report)
+            await score_answers(reward, config.reward, prompt, report)
 
 
 async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt, report: CheckReport) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from agentrl.config.load import LoadedConfig
-from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.config.schema.run import RunConfig
 from agentrl.data.prompts import PromptDataset
 from agentrl.tools.base import ToolConfig
 from agentrl.types import Prompt
@@ -18,7 +18,6 @@ class CheckSubject:
 
     loaded: LoadedConfig
     tools: list[ToolConfig]
-    reward: RewardSection
     training: Sequence[PromptDataset] = ()
     """One for each stage; none where the data are not read."""
     validation: Sequence[Prompt] = ()
