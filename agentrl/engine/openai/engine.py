@@ -9,7 +9,7 @@ It does NOT load weights, or free the servers' memory.
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
@@ -176,19 +176,11 @@ class OpenAIEngine:
                 server.num_in_flight -= 1
 
     async def _try(self, request: _Request, server: Server) -> None:
-        where, params = f"engine {server.url}: request `{request.id}`", request.params
-        if server.max_tokens is not None:
-            room = server.max_tokens - len(request.prompt)
-            if room < 1:
-                raise EngineError(
-                    f"{where}: a prompt of {len(request.prompt)} tokens leaves no room in a context of {server.max_tokens}. "
-                    "Serve the model with a longer context, or lower `rollout.max_response_tokens`"
-                )
-            params = replace(params, max_tokens=min(params.max_tokens, room))
+        where = f"engine {server.url}: request `{request.id}`"
         request.sampled = sampled = Sampled(where=where)
         started_at = time.monotonic()
         try:
-            await self._servers.complete(server, request.prompt, params, sampled)
+            await self._servers.complete(server, request.prompt, request.params, sampled)
         except asyncio.CancelledError:
             silent_s = time.monotonic() - started_at
             if not sampled.token_ids and silent_s >= _SILENCE_S:

@@ -6,7 +6,6 @@ be turned back into the ids that were sampled.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,13 +18,11 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.config.schema.run import RolloutSection
-from agentrl.engine.openai.protocol import Chunk, Sampled, ServedModel, ServedModels, completion_body
+from agentrl.engine.openai.protocol import Chunk, Sampled, ServedModels, completion_body
 from agentrl.errors import EngineError
 from agentrl.servers.pool import Host, HostPool
 from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
 from agentrl.types import SamplingParams
-
-logger = logging.getLogger(__name__)
 
 _MODELS_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 60.0
@@ -39,8 +36,6 @@ class Server(Host):
 
     model: str = ""
     """Name under which it serves the policy."""
-    max_tokens: int | None = None
-    """Context length, prompt and completion together; None if unknown."""
 
 
 class OpenAIServers(HostPool[Server]):
@@ -100,23 +95,14 @@ class OpenAIServers(HostPool[Server]):
         """
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                model = await self._served_model(host)
-                host.model, host.max_tokens = model.id, model.max_model_len
+                host.model = await self._served_model(host)
                 await self._examine(host)
         except TimeoutError as error:
             raise BrokenError(
                 f"{host.url}: no answer to a completion of one token in {_PROBE_TIMEOUT_S:g} s"
             ) from error
-        if host.max_tokens is not None and host.max_tokens < self._max_tokens:
-            logger.warning(
-                "engine: %s has a context of %d tokens; trajectories are cut to it, not to %d (`data.max_prompt_tokens` and "
-                "`rollout.max_response_tokens`)",
-                host.url,
-                host.max_tokens,
-                self._max_tokens,
-            )
 
-    async def _served_model(self, server: Server) -> ServedModel:
+    async def _served_model(self, server: Server) -> str:
         async with self._reply("GET", f"{server.url}/models", timeout_s=_MODELS_TIMEOUT_S) as reply:
             content = await reply.read()
         try:
@@ -134,7 +120,13 @@ class OpenAIServers(HostPool[Server]):
             raise EngineError(
                 f"engine {server.url}: {rule}, and it lists {listed}. Set `rollout.openai.model` to one of them"
             )
-        return named[0]
+        [served] = named
+        if served.max_model_len is not None and served.max_model_len < self._max_tokens:
+            raise EngineError(
+                f"engine {server.url}: its context is {served.max_model_len} tokens, and trajectories need {self._max_tokens}. "
+                "Serve the model with a longer one, or lower `data.max_prompt_tokens` or `rollout.max_response_tokens`"
+            )
+        return served.id
 
     async def _examine(self, server: Server) -> None:
         prompt = self._tokenizer.encode(_PROBE_TEXT, add_special_tokens=False)

@@ -1,7 +1,6 @@
 """The engine over real HTTP to scripted servers: what it asks, what it takes for an answer, and when it asks again."""
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -332,19 +331,6 @@ async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: Open
     ):
         with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` cannot"):
             await refused
-
-
-async def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_leaves_little_is_cut_short(
-    start_engine: StartEngine, caplog: pytest.LogCaptureFixture
-):
-    server = OpenAIServer(models=[{"id": "arithmetic", "max_model_len": 5}])
-    async with served(server):
-        with caplog.at_level(logging.WARNING):
-            engine = await start_engine(server)
-        assert "a context of 5 tokens" in caplog.text
-        assert len((await generate(engine)).token_ids) == 2
-        with pytest.raises(EngineError, match="leaves no room in a context of 5"):
-            await engine.generate([5] * 5, PARAMS, request_id="r", deadline=Deadline.after(60))
 
 
 async def test_the_token_comes_from_its_variable_and_is_never_repeated(

@@ -92,8 +92,13 @@ async def test_a_server_that_has_hung_gets_nothing_more(start_engine: StartEngin
     async with served(hung, well):
         engine = await start_engine(hung, well)
         hung.script = always(Pause(60))
-        with pytest.raises(EngineError, match="not a token in"):
-            await generate(engine, within_s=4)
+        asked_both = [generate(engine, name=f"h{index}", within_s=4) for index in range(2)]
+        failures = [
+            outcome
+            for outcome in await asyncio.gather(*asked_both, return_exceptions=True)
+            if isinstance(outcome, EngineError)
+        ]
+        assert ["not a token in" in str(failure) for failure in failures] == [True]
         for index in range(3):
             assert (await generate(engine, name=f"r{index}")).token_ids == expected()
     assert asked(hung) == 1
@@ -146,6 +151,14 @@ async def test_a_model_that_is_not_clear_is_refused(
     async with served(server):
         with pytest.raises(EngineError, match=named):
             await start_engine(server, section={"model": wanted})
+
+
+async def test_a_context_too_short_for_trajectories_is_refused(start_engine: StartEngine):
+    server = OpenAIServer(models=[{"id": "arithmetic", "max_model_len": 5}])
+    async with served(server):
+        with pytest.raises(EngineError, match="its context is 5 tokens, and trajectories need 6"):
+            await start_engine(server, max_tokens=6)
+        await start_engine(server, max_tokens=5)
 
 
 async def test_a_named_model_is_asked_for(start_engine: StartEngine):
