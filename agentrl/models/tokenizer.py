@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 def load_tokenizer(model_path: str, class_path: str | None = None) -> "PreTrainedTokenizerFast":
     """Load the tokenizer of a model folder.
 
-    Args:
-        model_path: the folder.
-        class_path: result of `tokenizer_class`. Without it `AutoTokenizer` finds the class and imports all of torch: four
-            seconds and a quarter of a gigabyte for a process that has no other use for it.
+    `class_path` is the result of `tokenizer_class`. Without it `AutoTokenizer` finds the class and imports all of torch: four
+    seconds and a quarter of a gigabyte for a process that has no other use for it.
 
     Raises:
         ConfigError: there is no tokenizer, or not a fast one (only those encode outside the interpreter lock).
@@ -55,11 +53,7 @@ def end_token_ids(model_path: str) -> frozenset[int]:
 
 
 def read_model_file(model_path: str, name: str) -> dict[str, Any]:
-    """Return a JSON file of a model, in its folder or on a hub; empty if it does not exist.
-
-    Raises:
-        ConfigError: it is damaged.
-    """
+    """Return a JSON file of a model, in its folder or on a hub; empty if it does not exist, ConfigError if it is damaged."""
     file = Path(model_path, name)
     if not Path(model_path).is_dir():
         from transformers.utils.hub import cached_file

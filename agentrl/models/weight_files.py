@@ -23,15 +23,9 @@ class ModelFolder(Mapping[str, "Tensor"]):
     """Tensors by name, read on access; empty if the folder has no safetensors files."""
 
     def __init__(self, path: str, *, key: str = "model.path", framework: Literal["pt", "np"] = "pt") -> None:
-        """Open the safetensors files: one, or those that an index names.
+        """Open the safetensors files of a folder, or of a name on the hub, which the config names by `key`.
 
-        Args:
-            path: a folder, or a name on the hub.
-            key: config key that names it.
-            framework: `np` to read only shapes, without torch.
-
-        Raises:
-            ConfigError: the folder does not exist, or one of its files is missing or broken.
+        The framework `np` reads only shapes, without torch. Raises ConfigError if a file is missing or broken.
         """
         self._readers: dict[str, Any] = {}
         try:
@@ -42,20 +36,16 @@ class ModelFolder(Mapping[str, "Tensor"]):
             raise ConfigError(f"`{key}`: {path}: its weights cannot be read: {error}; fetch them again") from error
 
     def __getitem__(self, name: str) -> "Tensor":
-        """Return a whole tensor."""
         return self._readers[name].get_tensor(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of all tensors."""
         return iter(self._readers)
 
     def __len__(self) -> int:
-        """Return the number of tensors."""
         return len(self._readers)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if the folder has a tensor of this name, without reading it."""
-        return name in self._readers
+        return name in self._readers  # `Mapping` would read the tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it."""
@@ -67,11 +57,7 @@ class ModelFolder(Mapping[str, "Tensor"]):
 
 
 def tensor_shapes(path: str, *, key: str = "model.path") -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors in a local folder by name, without torch; empty for a model on a hub.
-
-    Raises:
-        ConfigError: a file is missing or broken.
-    """
+    """Return the shapes of all tensors in a local folder by name, without torch; empty for a model on a hub."""
     if not Path(path).is_dir():
         return {}
     tensors = ModelFolder(path, key=key, framework="np")
@@ -87,11 +73,7 @@ def _folder_of(path: str) -> Path:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files: one, or those that an index names; none if the weights are in another format.
-
-    Raises:
-        OSError, ValueError: the index cannot be read.
-    """
+    """Return the safetensors files: one, or those that an index names; none if the weights are in another format."""
     if (folder / _WHOLE).is_file():
         return [folder / _WHOLE]
     if not (folder / _INDEX).is_file():

@@ -1,6 +1,5 @@
 """A weighted sum of several rewards, with every score as a metric."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,19 +30,12 @@ class WeightedParts:
         return WeightedParts(self._parts, [function(reward) for reward in self._rewards])
 
     async def start(self) -> None:
-        """Start every part; those already started are closed if one cannot start."""
-        async with contextlib.AsyncExitStack() as started:
-            for reward in self._rewards:
-                await reward.start()
-                started.push_async_callback(reward.aclose)
-            started.pop_all()
+        """Start every part."""
+        for reward in self._rewards:
+            await reward.start()
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> dict[str, float]:
-        """Return the sum as `score`, and the breakdown.
-
-        Raises:
-            UnexplainedError: a part raised an unexpected exception, returned no number, or no part applies.
-        """
+        """Return the sum as `score`, and the breakdown; UnexplainedError if a part fails, or none applies."""
 
         async def ask(part: RewardPartSection, reward: Reward) -> Score | None:
             where = f"reward part `{part.name}` of prompt `{prompt.prompt_id}`"
@@ -51,8 +43,7 @@ class WeightedParts:
                 returned = await reward.score(prompt, turns, deadline=deadline)
             except (AgentRLError, OSError):
                 raise
-            except Exception as error:
-                # A part of the user's may raise anything.
+            except Exception as error:  # user code may raise anything
                 raise UnexplainedError.of(where, error) from error
             return None if returned is None else read_score(returned, where=where)
 

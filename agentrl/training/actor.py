@@ -183,7 +183,7 @@ class Actor(TrainedModel):
         }
 
     def kl_coefficient(self) -> float:
-        """Return the KL coefficient of the next update, the same on every rank."""
+        """Return the KL coefficient of the next update."""
         return self._state["kl_coefficient"]
 
     def _adapt_kl_coefficient(self, metrics: dict[str, float], *, num_trajectories: int) -> None:
@@ -204,8 +204,7 @@ class Actor(TrainedModel):
     def send_weights(self, source: WeightSource) -> str | None:
         """Send the weights that `publish_weights` announced as a stream; every rank must be called.
 
-        Returns:
-            The failed receivers, as text; None if all took the weights. A lost engine must not end the training.
+        Returns the failed receivers, as text, or None: a lost engine must not end the training.
         """
         try:
             self._weights.send(source)

@@ -142,14 +142,11 @@ class TrainedModel:
         return {f"{self._name}/{name}": value for name, value in metrics.items()}
 
     def save(self, url: str) -> None:
-        """Start writing this rank's part of a checkpoint into the folder `url`; training may go on meanwhile.
-
-        The folder is complete when `saved` is true on all ranks; CheckpointError if the previous one could not be written.
-        """
+        """Start writing this rank's part of a checkpoint (`CheckpointWriter.begin`); training may go on meanwhile."""
         self._checkpoints.begin(url, self._model, self._optimiser, extra=self._state)
 
     def saved(self) -> bool:
-        """Return True once this rank's part is written; raises as `save` does."""
+        """Return True once this rank's part is written (`CheckpointWriter.is_done`)."""
         return self._checkpoints.is_done()
 
     def load(self, url: str) -> None:

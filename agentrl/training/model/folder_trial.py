@@ -3,8 +3,7 @@
 Renamed, tied and optional weights are left to transformers' own report of missing, unexpected and mismatched keys.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,19 +40,20 @@ def try_model(
             compute it wrongly.
     """
     where = f"`{key}`: {path}"
-    with _silence():
-        outline = outline_model(path, key=key)
-        if outline.config.model_type not in TESTED:
-            require_packable(outline.config, where)
-        if router_loss:
-            require_router_loss(outline, where)
-        if replays_routing:
-            replay_routing(outline, decoder_layers(outline), where)
-        if shapes is not None:
-            kind = " is no trained sequence classifier: it" if key == "reward.model.path" else ""
-            _require_whole(outline, shapes, f"{where}{kind}", needs_head=key != "critic.path")
-        if key == "reward.model.path":
-            classifier_model(outline)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    outline = outline_model(path, key=key)
+    if outline.config.model_type not in TESTED:
+        require_packable(outline.config, where)
+    if router_loss:
+        require_router_loss(outline, where)
+    if replays_routing:
+        replay_routing(outline, decoder_layers(outline), where)
+    if shapes is not None:
+        kind = " is no trained sequence classifier: it" if key == "reward.model.path" else ""
+        _require_whole(outline, shapes, f"{where}{kind}", needs_head=key != "critic.path")
+    if key == "reward.model.path":
+        classifier_model(outline)
 
 
 def _require_whole(outline: Any, shapes: Mapping[str, tuple[int, ...]], where: str, *, needs_head: bool) -> None:
@@ -70,17 +70,3 @@ def _require_whole(outline: Any, shapes: Mapping[str, tuple[int, ...]], where: s
     except (RuntimeError, ValueError, LookupError):
         return  # the conversion of the files may need values; the workers check then
     require_weights(model, loading_info, where, needs_head=needs_head)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings."""
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_bars:
-            logging.enable_progress_bar()

@@ -41,8 +41,8 @@ class Adapters:
         """Insert them into a model that is not sharded yet, and freeze the rest; `key` names the config section.
 
         Raises:
-            ConfigError: `target_modules` names a missing module or one that is no linear layer of a decoder block, or engines
-                cannot read the model's files.
+            ConfigError: `target_modules` names what is no linear layer of a decoder block, or engines cannot read the model's
+                files.
         """
         if opened.files is None or opened.files.file_names.are_converted:
             raise ConfigError(
@@ -59,10 +59,7 @@ class Adapters:
             target_modules=list(section.target_modules) or "all-linear",
         )
         is_outline = any(weight.is_meta for weight in model.parameters())
-        try:
-            inject_adapter_in_model(self._config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=is_outline)
-        except ValueError as error:
-            raise ConfigError(f"`{key}.target_modules` is {list(section.target_modules)}: {error}") from error
+        inject_adapter_in_model(self._config, model, adapter_name=_ADAPTER, low_cpu_mem_usage=is_outline)
         inside = {module for layer in decoder_layers(model) for module in layer.modules()}
         self._layers: dict[str, LoraLinear] = {}
         for name, module in model.named_modules():

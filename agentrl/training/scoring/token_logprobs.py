@@ -44,7 +44,7 @@ class TokenScores:
 
 @dataclass
 class _DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """Output of a decoder with given hidden states; other fields that heads read are empty."""
+    """Output of a decoder with given hidden states."""
 
     router_logits: tuple[Tensor, ...] | None = None
 
@@ -56,10 +56,7 @@ def score_sequences(
     parallel: Parallel,
     packing: Packing,
 ) -> list[NDArray[np.float32]]:
-    """Return the `score` of the scored tokens of each of this rank's sequences; all ranks must call it, maybe with none.
-
-    `score` takes a packed row on the device of `parallel`, and returns `[N]`.
-    """
+    """Return the `score`, `[N]` of a packed row, of each of this rank's sequences; all ranks must call it, maybe with none."""
     rows = plan_rows(sequences, packing)
     [num_rows] = parallel.max([len(rows)])
     packed = fill_up([pack_tokens(sequences, row) for row in rows], empty_tokens(), int(num_rows))

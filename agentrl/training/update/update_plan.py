@@ -15,11 +15,7 @@ from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 def with_scores(
     groups: Sequence[Group], scores: Mapping[str, float], *, reward_weight: float, score_weight: float
 ) -> list[Group]:
-    """Return the groups with `reward_weight x reward + score_weight x score` as rewards; `scores` are by trajectory id.
-
-    Raises:
-        RolloutError: a score is not finite.
-    """
+    """Return the groups with `reward_weight x reward + score_weight x score` as rewards; `scores` are by trajectory id."""
     weighed = []
     for group in groups:
         members = []
@@ -92,10 +88,7 @@ def plan_update(
     own prompt if prefixes are shared. Parts go to ranks costliest first, each to the cheapest rank so far.
 
     Returns:
-        For each rank its shard and its trajectories.
-
-    Raises:
-        ValueError: a trajectory has no reward.
+        For each rank its shard and its trajectories. ValueError if a trajectory has no reward.
     """
     for group in groups:
         if len(group.rewards) != len(group.trajectories):
@@ -126,11 +119,7 @@ def plan_update(
 
 
 def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: bool = True) -> list[list[int]]:
-    """Divide the trajectories of a step over ranks that only score them, as `plan_update` divides a mini-batch.
-
-    Returns:
-        For each rank the numbers of its trajectories, counted through all groups.
-    """
+    """Divide the trajectories of a step, numbered through all groups, over ranks that only score them."""
     if not groups:
         return [[] for _ in range(num_ranks)]
     firsts = [0, *accumulate(len(group.trajectories) for group in groups)]
@@ -141,7 +130,7 @@ def plan_scoring(groups: Sequence[Group], *, num_ranks: int, share_prefixes: boo
 def _spread(
     groups: Sequence[Group], chosen: range, num_ranks: int, *, share_prefixes: bool
 ) -> list[list[tuple[int, int]]]:
-    """Return for each rank its trajectories of the chosen groups, as numbers of group and member."""
+    """Return for each rank its trajectories of the chosen groups, as `(group, member)`."""
     largest = max(len(groups[index].trajectories) for index in chosen)
     best: list[list[tuple[int, int]]] = []
     slowest = math.inf
