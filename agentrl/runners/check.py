@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl.checkpoints.object_store import check_url, open_store
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
@@ -47,9 +46,6 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
     tools = check_plugins(loaded)
-    if config.checkpoint.dir is not None:
-        reach = check_url if level is CheckLevel.STATIC else open_store
-        reach(config.checkpoint.dir, key="checkpoint.dir")
     report = CheckReport(Console())
     for note in notes:
         report.note(note)

@@ -2,15 +2,13 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
@@ -23,8 +21,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 _CLOSE_S = 5.0
 """Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
-_THREADS_END_S = 5.0
-"""Wall clock for the end of threads when everything is closed."""
 _RESUMES = "the same command resumes from its last checkpoint, if there is one"
 
 
@@ -62,19 +58,6 @@ def run_blocking(command: Callable[[StopRequest], None], *, when_stopped: str = 
             command(stop)
 
     return _exit_status(run, when_stopped=when_stopped)
-
-
-def end_process(status: int) -> NoReturn:
-    """End this process, even if a thread of user code never returns: Python would wait for it."""
-
-    def end_soon() -> None:
-        time.sleep(_THREADS_END_S)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        os._exit(status)
-
-    threading.Thread(target=end_soon, daemon=True).start()
-    sys.exit(status)
 
 
 def _exit_status(run: Callable[[], None], *, when_stopped: str) -> int:

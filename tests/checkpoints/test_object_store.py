@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.checkpoints.object_store import check_url, open_store
+from agentrl.checkpoints.object_store import open_store
 from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
@@ -26,19 +26,6 @@ def refused(url: str) -> str:
 
 def test_a_url_that_nothing_can_reach_is_one_clear_line():
     assert "cannot be reached: ValueError: Protocol not known: nowhere" in refused("nowhere://bucket")
-
-
-def test_what_lives_in_one_process_is_no_place_for_checkpoints():
-    assert "is in the memory of this process" in refused("memory://runs")
-
-
-@pytest.mark.parametrize(
-    "url", ["simplecache::memory://runs", "blockcache::s3://bucket/runs", "/tmp/a::b", "s3://bucket/runs/a::b"]
-)
-def test_what_joins_stores_is_no_place_for_checkpoints(url: str):
-    assert refused(url).endswith("joins stores for fsspec. Name the store itself, or a folder without it.")
-    with pytest.raises(ConfigError, match=r"--to: .* has `::` in it"):
-        check_url(url, key="--to")
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_a_run_that_is_alive_is_exported_into_its_folder_and_nothing_of_it_is_to
         (["--to", "FOLDER/tiny.yaml"], r"tiny\.yaml exists and is not empty; .*`--to`"),
         (["--to", "FOLDER/tiny.yaml/out"], r"tiny\.yaml/out cannot be written: .*File exists: .*`--to`"),
         (["--to", "FOLDER/policy"], r"policy exists and is not empty"),
-        (["--to", "memory://x"], r"--to: memory://x is in the memory of this process"),
+        (["--to", "nowhere://x"], r"--to: nowhere://x cannot be reached: ValueError: Protocol not known"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(
