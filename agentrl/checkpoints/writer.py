@@ -11,7 +11,7 @@ from typing import Protocol
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.checkpoints.full_disk import is_full
 from agentrl.checkpoints.store import CheckpointStore, RunState
-from agentrl.config.schema.checkpoint import CheckpointSection
+from agentrl.config.schema.run import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 
 logger = logging.getLogger(__name__)

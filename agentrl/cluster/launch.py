@@ -34,8 +34,7 @@ from agentrl.cluster.workers.engine_calls import EngineHandle
 from agentrl.cluster.workers.extra_roles import ExtraRoles
 from agentrl.config.layout import pool_size
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.shared_gpus import engines_share_gpus, kv_memory_problems
-from agentrl.config.validation.layout import transport_problems
+from agentrl.config.validation.layout import engines_share_gpus, kv_memory_problems, transport_problems
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -3,9 +3,7 @@
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, ConfigError
@@ -42,7 +40,7 @@ def import_by_path(path: str, *, key: str) -> Any:
         is_absent = f"{module_name}.".startswith(f"{error.name}.")
         reason = str(error) if is_absent else described(error)  # of an import in it, with its line
         raise ConfigError(
-            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {reason}{_left_out(error)}. A module "
+            f"`{key}` is `{path}`: module `{module_name}` cannot be imported: {reason}. A module "
             "of your own belongs beside the config file, or into a folder on `PYTHONPATH` (on a cluster, of every machine)"
         ) from error
     except Exception as error:
@@ -99,12 +97,3 @@ def build(cls: Any, given: Mapping[str, Any], protocol: type, *, where: str, con
         named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         require(getattr(built, name), [p.name for p in parameters if p.name not in named], named)
     return built
-
-
-def _left_out(error: ImportError) -> str:
-    """Return a hint if the file is in the working folder and that is not searched, as on a cluster."""
-    folder, name = Path.cwd(), (error.name or "").partition(".")[0]
-    if not name or not {"", str(folder)}.isdisjoint(sys.path):
-        return ""
-    files = [file for file in (folder / f"{name}.py", folder / name) if file.exists()]
-    return f"; `{files[0]}` is in the working folder, which the workers do not search" if files else ""

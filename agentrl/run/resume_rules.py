@@ -10,9 +10,8 @@ import yaml
 from pydantic import BaseModel
 
 from agentrl.config.plain import flatten
-from agentrl.config.schema.checkpoint import StageSection
 from agentrl.config.schema.fields import is_resumable, leaves
-from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.run import RunConfig, StageSection
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.config.schema.checkpoint import StageSection
-from agentrl.config.schema.run import RunConfig
+from agentrl.config.schema.run import RunConfig, StageSection
 from agentrl.data.prompts import name_files
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from agentrl.checkpoints.store import CheckpointStore, RunState
 from agentrl.checkpoints.writer import PASS_RATES, CheckpointKeeper
-from agentrl.config.schema.checkpoint import CheckpointSection
+from agentrl.config.schema.run import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import CheckpointError, ModelDiedError
 from agentrl.training.checkpoint import CheckpointWriter

@@ -3,15 +3,15 @@
 from typing import Any, Literal
 
 from agentrl.config.schema.addresses import ClusterAddress
-from agentrl.config.schema.fields import AmountOrZero, Processes, ProcessesOrZero, Seconds, Section, resumable
+from agentrl.config.schema.fields import AmountOrZero, Count, CountOrZero, Seconds, Section, resumable
 
 
 class PoolSection(Section):
     """A pool of equal processes under a name of your own; Ray reserves their resources together."""
 
-    processes_per_node: list[Processes] = resumable([])
+    processes_per_node: list[Count] = resumable([])
     """Number of processes on each node, such as `[8, 8]`; every entry is a separate node."""
-    num_processes: ProcessesOrZero = resumable(0)
+    num_processes: CountOrZero = resumable(0)
     """Number of processes on any nodes, as close together as possible; instead of `processes_per_node`."""
     num_cpus: AmountOrZero = resumable(1.0)
     """Ray CPUs of each process."""

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from agentrl.config.schema.addresses import JudgeUrl, ServerUrl
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
-from agentrl.config.schema.checkpoint import CheckpointSection, StageSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.fields import (
     Amount,
@@ -19,14 +18,13 @@ from agentrl.config.schema.fields import (
     Count,
     CountOrZero,
     Probability,
-    Processes,
     Seconds,
     Section,
     Seed,
     Share,
     resumable,
 )
-from agentrl.config.schema.paths import InputFiles, InputPath, RunFolder
+from agentrl.config.schema.paths import FolderOrStore, InputFiles, InputPath, RunFolder
 from agentrl.config.schema.reward import RewardSection
 
 DType = Literal["float32", "bfloat16"]
@@ -106,17 +104,17 @@ class RolloutSection(Section):
     """
     openai: OpenAIEngineSection = Field(default_factory=OpenAIEngineSection)
     """Servers of OpenAI's completions protocol."""
-    num_engines: Processes = resumable(1)
+    num_engines: Count = resumable(1)
     """Engine processes; each holds a full copy of the policy."""
-    tensor_parallel_size: Processes = resumable(1)
+    tensor_parallel_size: Count = resumable(1)
     """GPUs over which one copy of the policy is split (`vllm` only); without GPUs, processes."""
-    data_parallel_size: Processes = resumable(1)
+    data_parallel_size: Count = resumable(1)
     """Copies of the policy within one engine (`vllm` only); a trajectory uses the KV memory of one copy."""
     kv_memory_gb: AmountOrZero = resumable(0.0)
     """KV cache in GiB per GPU (`vllm` only); 0 uses the free memory, on CPU as much as the concurrent trajectories can fill."""
     replay_routing: bool = False
     """Return each token's experts from the engine, and route it to the same experts in training (`vllm` on GPUs only)."""
-    num_workers: Processes = resumable(1)
+    num_workers: Count = resumable(1)
     """Agent-loop processes; each runs many trajectories at once."""
     prompts_per_step: Count = 128
     """Prompts rolled out for one update, refills not included."""
@@ -181,13 +179,13 @@ class ActorSection(Section):
     """Optimiser updates per step, each on a part of its trajectories; a divisor of `rollout.prompts_per_step`, though parts
     differ in size after groups were dropped. With 1 and one epoch, every ratio is 1 and no clipping takes effect.
     """
-    epochs_per_step: Processes = 1
+    epochs_per_step: Count = 1
     """Passes over these mini-batches; ratios refer to the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
     max_tokens_per_micro_batch: Count = resumable(16384)
     """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
-    num_workers: Processes = resumable(1)
+    num_workers: Count = resumable(1)
     """FSDP ranks, one process each."""
-    sequence_parallel_size: Processes = resumable(1)
+    sequence_parallel_size: Count = resumable(1)
     """Ranks that compute each packed row together (Ulysses), also of reference, critic and reward model; each holds a part of
     the row's tokens and of every layer's heads. Must divide the number of ranks and the models' attention heads.
     """
@@ -253,6 +251,40 @@ class ValidationSection(Section):
     """Nucleus sampling of held-out prompts; 1 keeps the whole distribution, from which training always samples."""
     top_k: CountOrZero = 0
     """Sample held-out prompts from the k likeliest tokens; 0 keeps every token."""
+
+
+class CheckpointSection(Section):
+    """Checkpoints, from which a stopped or killed run resumes."""
+
+    every_steps: Count = resumable(10)
+    """Updates between checkpoints; the last update of each stage also writes one. Training continues while it is written."""
+    dir: FolderOrStore | None = None
+    """Folder of the checkpoints, or a URL that fsspec knows, such as `s3://bucket/runs/demo`, whose address and keys come from
+    the environment; `checkpoints` in `run.dir` when absent.
+    """
+    keep_last: Count = resumable(2)
+    """Number of latest checkpoints kept; older ones are deleted."""
+    keep_best: CountOrZero = resumable(1)
+    """Number of checkpoints with the highest validation accuracy kept in addition, if there is validation."""
+
+
+class StageSection(Section):
+    """A part of the run with its own lengths, data or reference; keys that a stage leaves out come from the other sections."""
+
+    num_steps: Count
+    """Actor updates of this stage."""
+    max_response_tokens: Count | None = None
+    """Value of `rollout.max_response_tokens` in this stage."""
+    max_turns: Count | None = None
+    """Value of `rollout.max_turns` in this stage."""
+    train_files: InputFiles | None = None
+    """Value of `data.train_files` in this stage."""
+    max_pass_rate: BelowOne | None = None
+    """Leave out prompts of which a larger share was solved in their last rollout before this stage."""
+    reset_optimiser: bool = False
+    """Start with a new optimiser state and the warm-up of the learning rate."""
+    update_reference: bool = False
+    """Use the policy at the start of this stage as the new reference of the KL term."""
 
 
 class CodeJudgeTools(Section):

@@ -1,9 +1,10 @@
-"""Relations between keys of `algorithm`, `critic` and `rollout` that a training run must satisfy."""
+"""Relations between keys of `algorithm`, `critic`, `rollout` and `stages` that a training run must satisfy."""
 
 from collections.abc import Iterator
 
 from agentrl.config.schema.algorithm import ADVANTAGE_NAMES, POLICY_LOSS_NAMES, TOKEN_ADVANTAGE_NAMES, AlgorithmSection
 from agentrl.config.schema.run import RunConfig
+from agentrl.config.validation.unused_keys import changed
 
 
 def algorithm_problems(config: RunConfig) -> Iterator[str]:
@@ -76,3 +77,18 @@ def _group_problems(config: RunConfig) -> Iterator[str]:
             "`rollout.samples_per_prompt` is 1, and `algorithm.selection.drop_equal_reward` drops groups whose rewards are all "
             "equal, as those of a single trajectory are; take more samples, or set `drop_equal_reward: false`"
         )
+
+
+def stage_problems(config: RunConfig) -> Iterator[str]:
+    """Yield problems of the stages, with the key and the way out."""
+    for index, stage in enumerate(config.stages):
+        if stage.train_files == []:
+            yield f"`stages[{index}].train_files` is empty; name a file, or leave it out to go on with `data.train_files`"
+        if stage.update_reference and not config.has_reference_model:
+            yield (
+                f"`stages[{index}].update_reference` is set, but `algorithm.kl_coefficient` is 0, or `actor.lora` keeps the "
+                "base model as the reference; leave it out"
+            )
+    idle = changed(config.stages[0], "max_pass_rate", "reset_optimiser", "update_reference") if config.stages else []
+    for key, _ in idle:
+        yield f"`stages[0].{key}` is set, but before the first stage nothing was trained or rolled out; leave it out"

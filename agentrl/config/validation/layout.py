@@ -1,4 +1,4 @@
-"""Checks of the section `cluster`: pools, roles, and the weight transport between them."""
+"""Checks of the section `cluster`: pools, roles, the weight transport between them, and GPUs that they share."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,11 +8,6 @@ from agentrl.config.schema.run import RunConfig
 
 _OWN_PROCESSES = ("engine", "agent_loop", "judge")
 """Further names of processes, not available to extra roles."""
-_REASONS_FOR_NONE = {
-    "ref": "`algorithm.kl_coefficient` is 0",
-    "critic": "`algorithm.advantage` uses no values",
-    "reward": "`reward.model.path` is absent",
-}
 
 
 def layout_problems(config: RunConfig) -> list[str]:
@@ -36,16 +31,8 @@ def _pool_problems(config: RunConfig) -> Iterator[str]:
                 f"`cluster.pools.{name}` needs either `processes_per_node` or `num_processes`, and has "
                 f"{'both' if section.num_processes else 'neither'}"
             )
-        users = pool_users(config, name)
-        if not users:
+        if not pool_users(config, name):
             yield f"`cluster.pools.{name}` is used by no role; name it in `cluster.roles`, or leave it out"
-        elif section.num_gpus > 1 and section.num_gpus % len(users):
-            whole = int(section.num_gpus // len(users)) * len(users)
-            yield (
-                f"`cluster.pools.{name}.num_gpus` is {section.num_gpus:g}{_shared_by(users)}, and a process takes a whole "
-                f"number of GPUs, or a part of one; set it to {whole or 1} or {whole + len(users)}, or give the roles pools of "
-                "their own"
-            )
     places = {f"cluster.roles.{role}": pool for role, pool in cluster.roles.items()}
     places |= {f"cluster.extra_roles.{role}.pool": extra.pool for role, extra in cluster.extra_roles.items()}
     known = ", ".join(f"`{name}`" for name in cluster.pools) or "none"
@@ -53,9 +40,11 @@ def _pool_problems(config: RunConfig) -> Iterator[str]:
         if pool not in cluster.pools:
             yield f"`{key}` is `{pool}`, which is none of `cluster.pools` ({known})"
     for role in cluster.extra_roles:
-        if not role.strip() or role in _OWN_PROCESSES or set(role.split("_")) <= set(COMPONENTS):
-            reason = "the run itself uses" if role.strip() else "is empty"
-            yield f"`cluster.extra_roles` has a role named `{role}`, which {reason}; name it after its task, as `image_edit`"
+        if role in _OWN_PROCESSES or set(role.split("_")) <= set(COMPONENTS):
+            yield (
+                f"`cluster.extra_roles` has a role named `{role}`, which the run itself uses; name it after its task, as "
+                "`image_edit`"
+            )
 
 
 def _shared_by(users: list[str]) -> str:
@@ -65,9 +54,6 @@ def _shared_by(users: list[str]) -> str:
 def _role_problems(config: RunConfig) -> Iterator[str]:
     roles, needed = config.cluster.roles, needed_components(config)
     counts = Counter(name for role in roles for name in role.split("_"))
-    reasons = _REASONS_FOR_NONE
-    if config.algorithm.kl_coefficient > 0:
-        reasons = reasons | {"ref": "the base model of `actor.lora` is the reference"}
     for name, count in counts.items():
         if name not in COMPONENTS:
             yield (
@@ -77,7 +63,7 @@ def _role_problems(config: RunConfig) -> Iterator[str]:
         elif count > 1:
             yield f"`cluster.roles` places `{name}` {count} times; once is enough"
         elif name not in needed:
-            yield f"`cluster.roles` places `{name}`, but {reasons[name]}, so it would not be used; leave it out"
+            yield f"`cluster.roles` places `{name}`, which `algorithm` and `reward.model` do not ask for; leave it out"
     for name in needed:
         if name not in counts:
             example = "actor_rollout" if name == "actor" else f"actor_{name}"
@@ -171,12 +157,6 @@ def _sync_problems(config: RunConfig, placements: list[Placement]) -> Iterator[s
         gpus = cluster.pools[actor].num_gpus, cluster.pools[engines].num_gpus
         # Ray may put parts of a GPU together, whatever pools they belong to.
         shared = True if actor == engines else None if max(gpus) < 1 else False
-        are_alone = [role for role, pool in cluster.roles.items() if pool == engines] == ["rollout"]
-        if cluster.colocated and are_alone and shared is False and min(gpus) > 0:
-            yield (
-                "`cluster.colocated` lets engines sleep while models train or score, but in `cluster.roles` they are alone on "
-                f"the GPUs of `{engines}`; put other roles into that pool, or leave it out"
-            )
         yield from transport_problems(config, actor_has_gpu=gpus[0] > 0, engine_has_gpu=gpus[1] > 0, shared=shared)
 
 
@@ -206,3 +186,33 @@ def transport_problems(
                 f"any, and {reason}"
             ]
     return []
+
+
+def engines_share_gpus(config: RunConfig, *, gpus_outside: float = 0.0) -> bool:
+    """Return whether processes with models and engines are, or may be, on the same GPUs.
+
+    Args:
+        config: a checked config.
+        gpus_outside: GPUs of each process outside of pools; below 1 if all share the only GPU.
+    """
+    cluster = config.cluster
+    if not cluster.roles:
+        return 0 < gpus_outside < 1
+    engines = next(pool for role, pool in cluster.roles.items() if "rollout" in role.split("_"))
+    with_models = {pool for role, pool in cluster.roles.items() if role != "rollout"}
+    # Ray may put parts of a GPU together, whatever pools they belong to.
+    parts = 0 < cluster.pools[engines].num_gpus < 1
+    return cluster.pools[engines].num_gpus > 0 and (
+        engines in with_models or (parts and any(0 < cluster.pools[pool].num_gpus < 1 for pool in with_models))
+    )
+
+
+def kv_memory_problems(config: RunConfig, *, gpus_outside: float = 0.0) -> list[str]:
+    """Return a problem if vLLM would take the models' memory: without a size for its KV cache it takes all free memory."""
+    rollout = config.rollout
+    if rollout.engine != "vllm" or rollout.kv_memory_gb or not engines_share_gpus(config, gpus_outside=gpus_outside):
+        return []
+    return [
+        "`rollout.kv_memory_gb` is not set, and vLLM shares GPUs with the models, so its KV cache would take the memory of "
+        "gradients and optimiser; set it to 4, for example, or to more if `--check` finds room"
+    ]

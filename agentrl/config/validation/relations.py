@@ -6,11 +6,9 @@ from enum import StrEnum
 
 from agentrl.config.chat_template import template_problems
 from agentrl.config.schema.run import RunConfig
-from agentrl.config.shared_gpus import kv_memory_problems
-from agentrl.config.validation.algorithm import algorithm_problems
-from agentrl.config.validation.layout import layout_problems
+from agentrl.config.validation.algorithm import algorithm_problems, stage_problems
+from agentrl.config.validation.layout import kv_memory_problems, layout_problems
 from agentrl.config.validation.reward import reward_problems
-from agentrl.config.validation.stages import stage_problems
 from agentrl.config.validation.unused_keys import changed, unused_keys
 from agentrl.errors import ConfigError
 

@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError
                 "run.num_steps=2",
                 "stages=[{num_steps: 1}, {num_steps: 1, update_reference: true}]",
             ],
-            r"`stages\[1\]\.update_reference` is set, but with `actor\.lora` the reference is the base model",
+            r"`stages\[1\]\.update_reference` is set, .* or `actor\.lora` keeps the base model",
         ),
     ],
 )

@@ -15,39 +15,6 @@ from agentrl.tools.loader import load_tool_file
 from tests.config.small_config import MINIMAL, refused
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "rollout.num_workers",
-        "rollout.num_engines",
-        "actor.num_workers",
-        "judge.num_slots",
-        "rollout.samples_per_prompt",
-        "rollout.prompts_per_step",
-        "rollout.max_concurrent_trajectories",
-        "validation.samples_per_prompt",
-        "actor.warmup_steps",
-        "run.num_steps",
-        "rollout.max_response_tokens",
-        "rollout.tool_timeout_s",
-        "judge.max_wall_time_s",
-        "actor.lora.rank",
-    ],
-)
-def test_a_number_that_no_machine_could_hold_is_refused(config_file: Path, key: str):
-    assert f"`{key}` is 1000000000, and must be at most " in refused(config_file, f"{key}=1000000000")
-
-
-def test_the_same_holds_for_pools_and_for_a_warm_start(config_file: Path, tmp_path: Path):
-    words = ["cluster.pools={p: {num_processes: 1000000000}}", "cluster.roles={actor_rollout: p}"]
-    assert "`cluster.pools.p.num_processes` is 1000000000, and must be at most 10000" in refused(config_file, *words)
-    sft = tmp_path / "sft.yaml"
-    sft.write_text(MINIMAL)
-    for key in ("training.warmup_steps", "training.examples_per_step"):
-        with pytest.raises(ConfigError, match=rf"`{key}` is 1000000000, and must be at most"):
-            load_sft_config(str(sft), [f"{key}=1000000000"])
-
-
 @pytest.mark.parametrize("rate", ["1.0e+6", "1.0", "-1.0e-6"])
 def test_a_learning_rate_that_nobody_means_is_refused(config_file: Path, tmp_path: Path, rate: str):
     for key in ("actor.learning_rate", "critic.learning_rate"):
