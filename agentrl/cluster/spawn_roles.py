@@ -17,7 +17,7 @@ from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers.engine_calls import EngineHandle
 from agentrl.cluster.workers.engine_worker import EngineWorker, ModelEngineWorker
-from agentrl.cluster.workers.extra_roles import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
+from agentrl.cluster.workers.extra_roles import ExtraRoles, spawn_extra_worker
 from agentrl.cluster.workers.model_worker import ModelWorker
 from agentrl.cluster.workers.worker_group import WorkerGroup
 from agentrl.config.class_path import import_by_path
@@ -129,7 +129,7 @@ def _spawn_ranks(config: RunConfig, placement: Placement, places: Places) -> Wor
 
 def spawn_extra_roles(config: RunConfig, places: Places, history: RunHistory) -> ExtraRoles:
     """Start the workers of extra roles; Ray restarts dead ones."""
-    workers: dict[str, list[ExtraWorkerHandle]] = {}
+    workers: dict[str, list[WorkerHandle]] = {}
     for role, section in config.cluster.extra_roles.items():
         cls = import_by_path(section.class_path, key=f"cluster.extra_roles.{role}.class_path")
         calls = config.rollout.max_concurrent_trajectories * config.rollout.num_engines + SPARE_CALLS

@@ -63,7 +63,6 @@ class Engine(Protocol):
 
     async def start(self) -> None:
         """Load the model; called once, on the event loop that serves the engine."""
-        ...
 
     async def generate(
         self, token_ids: list[int], params: SamplingParams, *, request_id: str, deadline: Deadline
@@ -80,22 +79,18 @@ class Engine(Protocol):
 
     async def abort(self, request_id: str) -> None:
         """End a request early; unknown ids are ignored, since a request may have just finished."""
-        ...
 
     async def sleep(self) -> None:
         """Drop the weights and the cache, to free device memory; requests wait.
 
         Then come `wake(("weights",))`, `load_weights` and `wake(("kv_cache",))`, in this order.
         """
-        ...
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """Allocate device memory again for `tags` (`weights`, `kv_cache`); see `sleep`."""
-        ...
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """Replace the weights, drop the prefix cache, and stamp tokens sampled from now on with `version`."""
-        ...
 
     async def stats(self) -> EngineStats:
         """Return the current load."""
@@ -103,4 +98,3 @@ class Engine(Protocol):
 
     async def aclose(self) -> None:
         """Stop and free all resources."""
-        ...

@@ -71,9 +71,6 @@ class LocalJudge:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         try:
             self.url = self._start()
-        except OSError as error:
-            self._stop()
-            raise ConfigError(f"judge: cannot be started: {error}") from error
         except BaseException:
             self._stop()
             raise

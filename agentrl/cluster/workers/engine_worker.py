@@ -3,18 +3,16 @@
 import asyncio
 
 from agentrl.cluster.placement.threads import threads_per_engine
-from agentrl.cluster.ray.network import own_node_id
 from agentrl.cluster.workers.engine_calls import PackedEngine
-from agentrl.cluster.workers.model_worker import ModelWorker
+from agentrl.cluster.workers.model_worker import ModelWorker, WorkerProcess
 from agentrl.config.schema.run import RunConfig
 from agentrl.engine.base import Engine, EngineStats
 from agentrl.models.tokenizer import tokenizer_class
-from agentrl.observability.peak_memory import take_peak_memory
 from agentrl.types import Completion, Deadline, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
 
-class EngineWorker(PackedEngine):
+class EngineWorker(PackedEngine, WorkerProcess):
     """Builds the engine that the config names, and passes calls on; see `Engine` for them."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
@@ -54,14 +52,6 @@ class EngineWorker(PackedEngine):
     async def tokenizer_class(self, model_path: str) -> str | None:
         """See `agentrl.models.tokenizer`."""
         return await asyncio.to_thread(tokenizer_class, model_path)
-
-    async def take_peak_memory(self) -> float:
-        """Return the peak memory of this process and its children since the last call."""
-        return take_peak_memory()
-
-    async def node_id(self) -> str:
-        """Return the Ray node of this process."""
-        return own_node_id()
 
 
 class ModelEngineWorker(ModelWorker, EngineWorker):

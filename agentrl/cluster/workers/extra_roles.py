@@ -74,46 +74,38 @@ def _in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-class ExtraWorkerHandle(WorkerHandle):
-    """A handle of a worker that Ray restarts whenever its process dies."""
-
-    @classmethod
-    def of(cls, handle: WorkerHandle) -> "ExtraWorkerHandle":
-        """Return another handle of the same worker."""
-        return cls(handle._actor, handle._name)
-
-    async def num_deaths(self) -> int:
-        """Return the number of restarts after a death; 0 if Ray does not answer."""
-        try:
-            return (await ask_ray(lambda: actor_info(self.caller_id))).get("NumRestarts", 0)
-        except RayError:
-            return 0
-
-
-class ExtraRoles(dict[str, list[ExtraWorkerHandle]]):
+class ExtraRoles(dict[str, list[WorkerHandle]]):
     """Workers of the extra roles, keyed by role; their deaths are added to the run's history."""
 
-    def __init__(self, workers: Mapping[str, list[ExtraWorkerHandle]], history: RunHistory) -> None:
+    def __init__(self, workers: Mapping[str, list[WorkerHandle]], history: RunHistory) -> None:
         super().__init__(workers)
         self._history = history
-        self._num_deaths: dict[ExtraWorkerHandle, int] = {}
+        self._num_deaths: dict[WorkerHandle, int] = {}
 
     async def metrics(self) -> dict[str, float]:
         """Return the number of their deaths since the run began."""
         await asyncio.gather(*map(self._note_deaths, itertools.chain.from_iterable(self.values())))
         return {"cluster/extra_role_deaths": float(self._history.num_extra_role_deaths)}
 
-    async def _note_deaths(self, worker: ExtraWorkerHandle) -> None:
-        before, now = self._num_deaths.get(worker, 0), await worker.num_deaths()
+    async def _note_deaths(self, worker: WorkerHandle) -> None:
+        before, now = self._num_deaths.get(worker, 0), await num_restarts(worker)
         if now > before:
             self._num_deaths[worker] = now
             self._history.num_extra_role_deaths += now - before
             logger.warning("%s: died and was restarted", worker)
 
 
+async def num_restarts(worker: WorkerHandle) -> int:
+    """Return how often Ray has restarted a worker; 0 if Ray does not answer."""
+    try:
+        return (await ask_ray(lambda: actor_info(worker.caller_id))).get("NumRestarts", 0)
+    except RayError:
+        return 0
+
+
 def spawn_extra_worker(
     cls: type, place: ResourcePool, config: Any, role: str, *, max_concurrency: int, rank: int = 0
-) -> ExtraWorkerHandle:
+) -> WorkerHandle:
     """Start a worker of an extra role; the arguments are those of `spawn`."""
 
     def __init__(self: Any, config: Any, role: str) -> None:  # `sys.exit` is an error: for Ray the process just ended
@@ -121,4 +113,4 @@ def spawn_extra_worker(
 
     serving = type(cls.__name__, (cls, _Serving), {"__module__": cls.__module__, "__init__": __init__})
     [worker] = spawn(serving, place, config, role, max_concurrency=max_concurrency, first_rank=rank, restart=True)
-    return ExtraWorkerHandle.of(worker)
+    return worker

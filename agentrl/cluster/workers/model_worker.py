@@ -32,7 +32,19 @@ COMPONENTS = {
 """Import paths: these classes load torch, which only the worker's process needs."""
 
 
-class ModelWorker:
+class WorkerProcess:
+    """Facts about the process of a worker."""
+
+    async def take_peak_memory(self) -> float:
+        """Return the peak memory of this process and its children since the last call."""
+        return take_peak_memory()
+
+    async def node_id(self) -> str:
+        """Return the Ray node of this process."""
+        return own_node_id()
+
+
+class ModelWorker(WorkerProcess):
     """One rank of a role such as `actor_ref`, with one component for each part of the name."""
 
     def __init__(self, config: RunConfig, role: str) -> None:
@@ -83,14 +95,6 @@ class ModelWorker:
 
     async def ping(self) -> None:
         """Answer at once, also during a computation."""
-
-    async def take_peak_memory(self) -> float:
-        """Return the peak memory of this process since the last call."""
-        return take_peak_memory()
-
-    async def node_id(self) -> str:
-        """Return the Ray node of this process."""
-        return own_node_id()
 
     async def call(self, component: str, method: str, *args: Any) -> Any:
         """Call a method of a component; all calls run in one thread."""

@@ -10,7 +10,6 @@ It does NOT load weights, or free the servers' memory.
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import NoReturn
 
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.base import EngineStats
@@ -26,6 +25,7 @@ _MAX_INTERNAL_ERRORS = 2
 """Internal errors (HTTP 500) after which the request itself is treated as the cause."""
 _SILENCE_S = 30.0
 """Time without a token after which a server may hang."""
+_OF_OTHERS = "engine `openai`: the external servers in `rollout.openai.base_urls` load no weights, and cannot sleep"
 _AT_ONCE = 0.0
 """Past time of the event loop's clock, to which an abort moves a request's deadline."""
 
@@ -124,15 +124,15 @@ class OpenAIEngine:
 
     async def sleep(self) -> None:
         """Refuse (EngineError)."""
-        _refuse("be put to sleep")
+        raise EngineError(_OF_OTHERS)
 
     async def wake(self, tags: tuple[str, ...]) -> None:
         """Refuse (EngineError)."""
-        _refuse("be woken")
+        raise EngineError(_OF_OTHERS)
 
     async def load_weights(self, source: WeightSource, *, version: int) -> None:
         """Refuse (EngineError)."""
-        _refuse("load weights")
+        raise EngineError(_OF_OTHERS)
 
     async def stats(self) -> EngineStats:
         """Return the load of this engine's own requests only."""
@@ -194,10 +194,3 @@ class OpenAIEngine:
             self._num_generated += len(sampled.token_ids)
             self._num_prefilled += len(request.prompt) - sampled.num_cached_tokens
             self._num_cached += sampled.num_cached_tokens
-
-
-def _refuse(what: str) -> NoReturn:
-    raise EngineError(
-        f"engine `openai`: the external servers in `rollout.openai.base_urls` cannot {what}. Use another `rollout.engine` for "
-        "that"
-    )

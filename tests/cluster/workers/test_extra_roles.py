@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from agentrl.cluster.placement.nodes import Nodes, has_place
+from agentrl.cluster.ray.handles import WorkerHandle
 from agentrl.cluster.ray.spawn import ResourcePool
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.workers import extra_roles
-from agentrl.cluster.workers.extra_roles import ExtraRoles, ExtraWorkerHandle, spawn_extra_worker
+from agentrl.cluster.workers.extra_roles import ExtraRoles, num_restarts, spawn_extra_worker
 from agentrl.errors import NotBuiltError, WorkerDiedError
 from tests.cluster.workers import DiesWhileBuilt, ExitsWhileBuilt, Painter
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
 
-def started(cls: type, config: dict[str, Any]) -> ExtraWorkerHandle:
+def started(cls: type, config: dict[str, Any]) -> WorkerHandle:
     pool = ResourcePool(num_processes=1, num_cpus=0.1)
     return spawn_extra_worker(cls, pool, config, "painter", max_concurrency=8)
 
@@ -37,7 +38,7 @@ async def test_a_class_that_ends_its_process_itself_is_refused_at_once_with_its_
 async def test_a_process_that_was_lost_once_while_its_class_was_built_is_waited_for(local_ray: Path, tmp_path: Path):
     worker = started(DiesWhileBuilt, {"deaths": 1, "notes": str(tmp_path)})
     await Nodes(max_wait_s=1800, history=RunHistory()).until_placed([worker], needs="CPU 0.1")
-    assert await worker.num_deaths() == 1
+    assert await num_restarts(worker) == 1
     worker.kill()
 
 
@@ -52,7 +53,7 @@ def test_a_worker_has_a_place_while_its_class_is_being_built_and_none_without_ro
     homeless.kill()
 
 
-async def until_back(worker: ExtraWorkerHandle) -> None:
+async def until_back(worker: WorkerHandle) -> None:
     async with asyncio.timeout(100):
         while True:
             with contextlib.suppress(WorkerDiedError):

@@ -329,7 +329,7 @@ async def test_what_only_the_owner_of_the_servers_can_do_is_refused(server: Open
         engine.sleep(),
         engine.wake(("weights",)),
     ):
-        with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` cannot"):
+        with pytest.raises(EngineError, match=r"external servers in `rollout.openai.base_urls` load no weights"):
             await refused
 
 
