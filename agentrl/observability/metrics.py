@@ -74,11 +74,7 @@ class MetricsLogger:
         self._events = TensorBoardEvents(run_dir / "tensorboard")
 
     def log(self, step: int, metrics: Mapping[str, float], *, with_line: bool = True) -> None:
-        """Record the metrics after `step` actor updates, keyed by `stage/name_unit`; NaN means that a value does not exist.
-
-        Raises:
-            ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
-        """
+        """Record the metrics after `step` actor updates, keyed by `stage/name_unit`; NaN means that a value does not exist."""
         self._file.append(step, metrics)
         self._events.append(step, metrics)
         if with_line:
@@ -88,11 +84,6 @@ class MetricsLogger:
         """Remove the steps after `after_step`, the last checkpoint of a killed run; -1 removes all."""
         self._file.take_back(after_step=after_step)
         self._events.take_back(after_step=after_step)
-
-    @property
-    def last_step(self) -> int:
-        """The last recorded step; -1 before the first."""
-        return self._file.last_step
 
     def close(self) -> None:
         """Flush and close."""

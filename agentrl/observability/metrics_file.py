@@ -43,38 +43,18 @@ MetricsRow = dict[str, float | None]
 
 
 class MetricsFile:
-    """Appends steps in ascending order, and removes those after the last checkpoint of a killed run."""
+    """Appends steps, and removes those after the last checkpoint of a killed run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last_step = _last_step(path)
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the line of `step` to the disk.
-
-        Raises:
-            ValueError: `step` is not after the last one, or a name is not `stage/name_unit`.
-        """
-        if step <= self._last_step:
-            raise ValueError(
-                f"{self._path}: step {step} does not follow step {self._last_step}. "
-                "Log a step once, and call `take_back` before a resumed run logs"
-            )
-        for name in metrics:
-            if "/" not in name:
-                raise ValueError(f"metric `{name}` has no stage: metrics are named `stage/name_unit`")
+        """Write the line of `step` to the disk."""
         append_json_lines(self._path, [{"step": step} | {name: float(value) for name, value in metrics.items()}])
-        self._last_step = step
-
-    @property
-    def last_step(self) -> int:
-        """The step of the last line; -1 without any."""
-        return self._last_step
 
     def take_back(self, *, after_step: int) -> None:
         """Remove the lines after step `after_step`, atomically; -1 removes all."""
         keep_json_lines(self._path, lambda row: row["step"] <= after_step)
-        self._last_step = _last_step(self._path)
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
@@ -96,7 +76,3 @@ def series(rows: Sequence[MetricsRow], name: str) -> tuple[list[int], list[float
             steps.append(int(step))
             values.append(value)
     return steps, values
-
-
-def _last_step(path: Path) -> int:
-    return max((row["step"] for row in read_json_lines(path)), default=-1)

@@ -52,16 +52,9 @@ class PythonTool:
 
         Raises:
             ConfigError: a wrong key, or no address of a judge.
-            ToolError: the schema asks for other arguments than `code` and `input`.
         """
         settings = read_plain_config(PythonToolConfig, config, source=f"tool `{PYTHON_TOOL}`")
         self.schema = schema or PYTHON_TOOL_SCHEMA
-        names = set(self.schema.parameters.get("properties", {}))
-        if not names <= {"code", "input"} or "code" not in self.schema.parameters.get("required", []):
-            raise ToolError(
-                f"tool `{PYTHON_TOOL}`: its `tool_schema` has the parameters {sorted(names)}; they must be `code`, which is "
-                "`required`, and `input`"
-            )
         self._client = settings.client(context.judge, owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:

@@ -32,11 +32,6 @@ def validator_of(schema: ToolSchema) -> Draft202012Validator:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         raise ToolError(f"{where}: its parameters are no JSON schema: {error.message}") from error
-    kind = parameters.get("type", "object")
-    if "object" not in ([kind] if isinstance(kind, str) else kind):
-        raise ToolError(
-            f"{where}: its parameters are of the type `{kind}`, and arguments come by name; make it `object`, with `properties`"
-        )
     return Draft202012Validator(parameters, registry=Registry())  # without one, it would ask the network
 
 

@@ -81,19 +81,6 @@ def test_a_line_torn_by_a_kill_does_not_stop_the_resumed_run(tmp_path: Path) -> 
     assert steps_in(tmp_path) == [1, 2]
 
 
-@pytest.mark.parametrize("step", [2, 1])
-def test_a_step_is_logged_once_and_in_order_across_restarts(tmp_path: Path, step: int) -> None:
-    with MetricsLogger(tmp_path) as metrics:
-        metrics.log(2, {})
-    with MetricsLogger(tmp_path) as resumed, pytest.raises(ValueError, match=f"step {step} does not follow step 2"):
-        resumed.log(step, {})
-
-
-def test_a_name_without_a_stage_is_refused(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics, pytest.raises(ValueError, match="metric `step` has no stage"):
-        metrics.log(1, {"step": 7})
-
-
 def test_each_step_is_one_aligned_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agentrl")
     with MetricsLogger(tmp_path) as metrics:

@@ -165,10 +165,3 @@ def test_a_missing_judge_address_is_named() -> None:
 def test_a_token_that_is_not_exported_is_named_without_its_value() -> None:
     with pytest.raises(ToolError, match="`token_env`: the variable `NO_SUCH_TOKEN` is not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL, config=ADDRESS | {"token_env": "NO_SUCH_TOKEN"})])
-
-
-def test_a_python_tool_with_other_parameters_is_refused() -> None:
-    other = schema("run")
-    other["function"]["parameters"] = {"type": "object", "properties": {"script": {"type": "string"}}}  # pyright: ignore[reportIndexIssue] - plain data
-    with pytest.raises(ToolError, match=r"has the parameters \['script'\]; they must be `code`"):
-        build_tools([ToolConfig(class_name=PYTHON_TOOL, config=ADDRESS, tool_schema=other)])
