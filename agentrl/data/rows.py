@@ -75,7 +75,7 @@ def read_rows(path: Path, bad_rows: BadRows | None = None) -> Iterator[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as plain data: numpy's types and decimals as numbers and lists, dates and times as text; bytes stay."""
+    """Return `value` as plain data: decimals as numbers, dates and times as text; bytes stay."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -86,8 +86,7 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta | UUID):
         return str(value)
-    # `tolist` needs no import of numpy.
-    return value.tolist() if hasattr(value, "tolist") else value
+    return value
 
 
 def _read_jsonl(path: Path, bad_rows: BadRows | None) -> Iterator[Row]:

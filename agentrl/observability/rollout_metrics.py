@@ -1,12 +1,13 @@
-"""Metrics of a step, from the summaries of its trajectories.
+"""Metrics of a step or a validation, from the summaries of its trajectories.
 
 Trajectories that the infrastructure or the data failed are counted (`infra_errors`, `data_errors`) and left out of every mean
 and share. A mean over nothing is NaN.
 """
 
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy
 
@@ -44,6 +45,52 @@ def summarise_validation(summaries: Sequence[TrajectorySummary], selection: Sele
     }
 
 
+def validation_metrics(
+    summaries: Sequence[TrajectorySummary],
+    selection: SelectionSection,
+    *,
+    samples_per_prompt: int,
+    data_sets: Mapping[str, str],
+) -> dict[str, float]:
+    """Return the `validation/...` metrics of the held-out prompts; `selection` defines solved.
+
+    `data_sets` has names keyed by prompt id; each of several has its own accuracy.
+    """
+    metrics = summarise_validation(summaries, selection)
+    metrics |= pass_at_k(summaries, selection, samples_per_prompt=samples_per_prompt)
+    names = sorted(set(data_sets.values()))
+    if len(names) < 2:
+        return metrics
+    by_name: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
+    for summary in summaries:
+        by_name[data_sets[summary.prompt_id]].append(summary)
+    for name in names:
+        mean, stderr = accuracy(by_name[name], selection)
+        metrics |= {f"validation/accuracy/{name}": mean, f"validation/accuracy_stderr/{name}": stderr}
+    return metrics
+
+
+def pass_at_k(
+    summaries: Sequence[TrajectorySummary], selection: SelectionSection, *, samples_per_prompt: int
+) -> dict[str, float]:
+    """Return `validation/pass_at_<k>` and its standard error over prompts, for k of 2, 4, 8, ... and all samples.
+
+    The unbiased estimator of arXiv:2107.03374 (`1 - C(n - c, k) / C(n, k)` for c solved of n samples), averaged over the
+    prompts. `selection` defines solved. Samples without a reward are not among the n; a prompt with n < k is left out.
+    """
+    solved: defaultdict[str, list[bool]] = defaultdict(list)
+    for summary in summaries:
+        if summary.reward is not None:
+            solved[summary.prompt_id].append(is_solved(summary, selection))
+    metrics: dict[str, float] = {}
+    for k in _sizes(samples_per_prompt):
+        chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]
+        deviation = statistics.stdev(chances) if len(chances) > 1 else math.nan
+        metrics[f"validation/pass_at_{k}"] = statistics.fmean(chances) if chances else math.nan
+        metrics[f"validation/pass_at_{k}_stderr"] = deviation / math.sqrt(max(1, len(chances)))
+    return metrics
+
+
 def accuracy(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> tuple[float, float]:
     """Return the mean outcome of the trajectories that have one, and its standard error."""
     scored = _scored(summaries)
@@ -66,7 +113,7 @@ def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary], selection
     scored = _scored(summaries)
     wall_times_s = [summary.wall_time_s for summary in scored]
     metrics = {
-        "reward_mean": _mean(_reward(summary) for summary in scored),
+        "reward_mean": _mean(summary.reward for summary in scored if summary.reward is not None),
         "solved_rate": _mean(is_solved(summary, selection) for summary in scored),
         "trajectories": float(len(summaries)),
         "infra_errors": float(sum(summary.termination is Termination.INFRA_ERROR for summary in summaries)),
@@ -93,10 +140,6 @@ def _stage_metrics(stage: str, summaries: Sequence[TrajectorySummary], selection
 
 def _scored(summaries: Sequence[TrajectorySummary]) -> list[TrajectorySummary]:
     return [summary for summary in summaries if summary.reward is not None]
-
-
-def _reward(summary: TrajectorySummary) -> float:
-    return math.nan if summary.reward is None else summary.reward
 
 
 def _outcome(summary: TrajectorySummary, selection: SelectionSection) -> float:
@@ -131,3 +174,16 @@ def _clustered_stderr(summaries: Sequence[TrajectorySummary], selection: Selecti
     if len(deviations) < 2:
         return math.nan
     return math.sqrt(math.fsum(deviation**2 for deviation in deviations.values())) / len(summaries)
+
+
+def _sizes(samples_per_prompt: int) -> Iterator[int]:
+    k = 2
+    while k < samples_per_prompt:
+        yield k
+        k *= 2
+    if samples_per_prompt > 1:
+        yield samples_per_prompt
+
+
+def _chance(num_samples: int, num_solved: int, k: int) -> float:
+    return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)

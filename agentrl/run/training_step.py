@@ -17,9 +17,8 @@ from agentrl.observability.reports.failure import warn_of_failures
 from agentrl.observability.reports.reward import reward_warnings
 from agentrl.observability.reports.reward_curve import draw_reward_curve
 from agentrl.observability.reports.tools import describe_failing_tools
-from agentrl.observability.rollout_metrics import summarise
+from agentrl.observability.rollout_metrics import summarise, validation_metrics
 from agentrl.observability.step_time import StepTime, describe_step, split_metrics
-from agentrl.observability.validation_metrics import validation_metrics
 from agentrl.run.plan import EvaluationRun, Run
 from agentrl.types import Group, TrajectorySummary
 

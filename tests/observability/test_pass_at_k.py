@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from agentrl.observability.validation_metrics import pass_at_k
+from agentrl.observability.rollout_metrics import pass_at_k
 from agentrl.types import TrajectorySummary
 from tests.summaries import SELECTION, short_summary
 

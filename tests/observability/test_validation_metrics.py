@@ -1,6 +1,6 @@
 import pytest
 
-from agentrl.observability.validation_metrics import validation_metrics
+from agentrl.observability.rollout_metrics import validation_metrics
 from tests.summaries import SELECTION, short_summary
 
 SUMMARIES = [

@@ -17,7 +17,7 @@ async def first_scored(
     returns = asyncio.FIRST_COMPLETED if wanted < len(finished) + len(tasks) else asyncio.ALL_COMPLETED
     running = set(tasks)
     try:
-        while running and _num_scored(_ended(tasks, running, finished)) < wanted:
+        while running and sum(ref.summary.reward is not None for ref in _ended(tasks, running, finished)) < wanted:
             _, running = await asyncio.wait(running, return_when=returns)
     finally:
         for task in running:
@@ -35,7 +35,3 @@ def _ended(
 ) -> list[TrajectoryRef]:
     ended = [*finished, *(task.result() for task in tasks if task not in running)]
     return sorted(ended, key=lambda ref: ref.summary.sample_index)
-
-
-def _num_scored(ended: Sequence[TrajectoryRef]) -> int:
-    return sum(ref.summary.reward is not None for ref in ended)
