@@ -62,10 +62,8 @@ def discounted_returns(
 def gae(rewards_N: Tensor, values_N: Tensor | None, *, discount: float, gae_lambda: float) -> TokenCredit:
     """Estimate advantages from a critic's values (GAE, arXiv:1506.02438 eq. 16); the trajectory ends after its last token.
 
-    `values_N` are the critic's values before each token; `gae_lambda=0` relies on the critic only, 1 on the rewards only.
-
-    Raises:
-        ValueError: values are missing, or their number differs from that of the rewards.
+    `values_N` are the values before each token; ValueError if one is missing. `gae_lambda=0` relies on the critic only,
+    1 on the rewards only.
     """
     if values_N is None or len(values_N) != len(rewards_N):
         given = "none" if values_N is None else str(len(values_N))

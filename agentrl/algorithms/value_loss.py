@@ -7,11 +7,7 @@ from torch import Tensor
 def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, clip: float) -> tuple[Tensor, Tensor]:
     """Return half the squared error, clipped where a value moved too far (reference code of PPO, arXiv:1707.06347).
 
-    Args:
-        values_N: values of the current forward pass.
-        old_values_N: values before the update, without gradient.
-        returns_N: targets.
-        clip: largest movement of a value in one step, in units of the reward; 0: unlimited.
+    `old_values_N` are those before the update, without gradient; `clip` limits the movement of a value in one step, 0: not.
 
     Returns:
         `[N]`, differentiable, and a bool `[N]`: tokens whose gradient the clipping removed.

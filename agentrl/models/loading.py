@@ -18,11 +18,8 @@ def require_weights(
 ) -> None:
     """Raise ConfigError for a model that was not loaded whole; it names the weights that are missing or have another shape.
 
-    Args:
-        model: model as built by transformers.
-        loading_info: its `output_loading_info`, loaded with `ignore_mismatched_sizes`.
-        where: config key and folder.
-        needs_head: True if more than the backbone (`model.base_model`) is used.
+    `loading_info` is transformers' `output_loading_info`, with `ignore_mismatched_sizes`; `where` is config key and folder.
+    Without `needs_head` only the backbone (`model.base_model`) is used.
     """
     needed = "" if needs_head or model.base_model is model else f"{model.base_model_prefix}."
     missing = {name for name in loading_info["missing_keys"] if name.startswith(needed)}
@@ -53,11 +50,8 @@ def named(names: Collection[str]) -> str:
 def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iterator[None]:
     """Turn errors of loading a model inside into ConfigErrors.
 
-    Args:
-        kind: kind of model, with its article.
-        path: folder, or name on the hub.
-        key: config key that names it.
-        attention: name of the attention that the model is to use.
+    `kind` is the kind of model with its article, `path` a folder or name on the hub that the config names by `key`, `attention`
+    the registered name of the attention that the model is to use.
     """
     try:
         yield
@@ -74,9 +68,7 @@ def refuse_unloadable(kind: str, path: str, *, key: str, attention: str) -> Iter
 def load_causal_lm(
     path: str, *, key: str, dtype: torch.dtype, attention: str, needs_head: bool = True
 ) -> PreTrainedModel:
-    """Return the causal LM of a folder, on the CPU.
-
-    Args: see `refuse_unloadable`; without `needs_head` the files may hold the backbone only.
+    """Return the causal LM of a folder, on the CPU; without `needs_head` the files may hold the backbone only.
 
     Raises:
         ConfigError: the model does not exist, is no causal LM, lacks weights, or does not take this attention.

@@ -64,10 +64,6 @@ def read_model_file(model_path: str, name: str) -> dict[str, Any]:
         content = json.loads(file.read_text()) if file.is_file() else {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.path: {file} cannot be read as JSON: {error}; fetch it again") from error
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"model.path: {file} holds a {type(content).__name__}, and must hold an object; fetch it again"
-        )
     return content
 
 

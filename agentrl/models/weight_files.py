@@ -32,8 +32,8 @@ class ModelFolder(Mapping[str, "Tensor"]):
             for file in _weight_files(_folder_of(path)):
                 reader: Any = safe_open(file, framework=framework)
                 self._readers |= dict.fromkeys(reader.keys(), reader)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise ConfigError(f"`{key}`: {path}: its weights cannot be read: {error}; fetch them again") from error
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ConfigError(f"`{key}`: {path}: its weights cannot be read: {error!r}; fetch them again") from error
 
     def __getitem__(self, name: str) -> "Tensor":
         return self._readers[name].get_tensor(name)
@@ -79,6 +79,4 @@ def _weight_files(folder: Path) -> list[Path]:
     if not (folder / _INDEX).is_file():
         return []
     index = json.loads((folder / _INDEX).read_text())
-    if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
-        raise ValueError(f"{folder / _INDEX} has no `weight_map`")
     return [folder / name for name in sorted(set(index["weight_map"].values()))]

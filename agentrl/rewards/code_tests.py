@@ -49,12 +49,7 @@ class CodeTestsReward:
             raise ConfigError(f"`reward.config`: {error}") from error
 
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
-        """Return the reward, from 0.0 to 1.0.
-
-        Raises:
-            DataError: the prompt has no tests.
-            JudgeUnavailableError: a test got no verdict in time.
-        """
+        """Return the reward, from 0.0 to 1.0; JudgeUnavailableError if a test got no verdict in time."""
         tests = _tests(prompt)
         code = last_python_block(turns[-1].text if turns else "")
         if code is None:

@@ -48,12 +48,7 @@ class MathAnswerReward:
         return taken + AnswerStats(num_given_up=self._pool.take_num_given_up())
 
     async def start(self) -> None:
-        """Start the processes of the comparisons.
-
-        Raises:
-            ConfigError: `math-verify` is not installed.
-            RolloutError: the processes do not start.
-        """
+        """Start the processes of the comparisons; ConfigError without `math-verify`, RolloutError if they do not start."""
         if find_spec("math_verify") is None:
             raise ConfigError(f"reward `{MATH_ANSWER_REWARD}`: it needs `math-verify`; install `agentrl[train]`")
         await self._pool.start(deadline=Deadline.after(_START_TIMEOUT_S))
@@ -69,7 +64,7 @@ class MathAnswerReward:
 
     @staticmethod
     def check_prompt(prompt: Prompt) -> None:
-        """See `agentrl.rewards.base`: the reference answer must be text or a finite number."""
+        """See `agentrl.rewards.base`."""
         reference_answer(prompt)
 
     async def aclose(self) -> None:

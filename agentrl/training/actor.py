@@ -103,7 +103,7 @@ class Actor(TrainedModel):
 
         Raises:
             FloatingPointError: loss or gradient is not finite.
-            ValueError: a sampled token has no log-probability, or nothing was sampled.
+            ValueError: a sampled token has no log-probability.
         """
         started = time.perf_counter()
         kl_coefficient = self.kl_coefficient()

@@ -90,12 +90,9 @@ class CheckpointWriter:
 
 
 def load_checkpoint(url: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load a checkpoint into a model and an optimiser of the same kind; every rank must call it.
+    """Load a checkpoint into a model and an optimiser of the same kind, and return its `extra`; every rank must call it.
 
     A rank beyond those that wrote it keeps its generators.
-
-    Returns:
-        The `extra` that was written.
 
     Raises:
         DamagedCheckpointError: a file of it is missing or damaged.

@@ -48,10 +48,7 @@ def export_checkpoint(url: str, config: "RunConfig", path: str) -> None:
 
     Needs memory for the weights in float32, and once more in `model.dtype` if that is another type.
 
-    Args:
-        url: folder of the actor's part of a checkpoint, written by any number of ranks.
-        config: the run's config; only `model` and `actor.lora` are read.
-        path: folder to write, created if absent.
+    `url` is the folder of the actor's part, written by any number of ranks; of `config` only `model` and `actor.lora` are read.
 
     Raises:
         ConfigError: the model or its adapters cannot be built.

@@ -185,7 +185,7 @@ class Parallel:
 
 
 def is_lost_peer(error: BaseException | None) -> bool:
-    """Return True if a collective failed because another rank, or the network, is gone; looks at causes of `error` too.
+    """Return True if `error`, or a cause of it, says that another rank or the network is gone.
 
     Gloo reports this only by the text of a `RuntimeError`.
     """
@@ -204,8 +204,13 @@ def full_tensors(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Te
     Tied weights come once, under the first name, as in a Hugging Face checkpoint.
     """
     for name, tensor in named_weights(model):
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        yield name, whole.detach().to(device="cpu", dtype=dtype if whole.is_floating_point() else whole.dtype)
+        yield name, gathered_to_cpu(tensor, dtype)
+
+
+def gathered_to_cpu(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a whole tensor on the CPU, in `dtype` if it has floating-point numbers; all ranks must call it."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().to(device="cpu", dtype=dtype if whole.is_floating_point() else whole.dtype)
 
 
 def named_weights(model: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -109,7 +109,6 @@ class TrainedModel:
 
         Raises:
             FloatingPointError: loss or gradient is not finite.
-            ValueError: nothing was sampled.
         """
         steps = step - int(self._state["warmed_up_from"])
         learning_rate = learning_rate_at(steps, self._actor, decay_steps=self._actor.decay_steps)

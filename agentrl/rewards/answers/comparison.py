@@ -51,13 +51,7 @@ _BASE = re.compile(r"(?P<digits>[0-9a-zA-Z]+)\s*_\s*(?:\{\s*(?:\\text\{)?\s*(?P<
 
 
 def equal_answers(reference: str, answer: str, equal_values: Comparison) -> bool:
-    r"""Return whether `answer` equals `reference`.
-
-    Args:
-        reference: the right answer.
-        answer: the policy's answer.
-        equal_values: compares single values that their text does not decide.
-    """
+    r"""Return whether `answer` equals `reference`; `equal_values` compares single values that their text does not decide."""
     if same_text(reference, answer):
         return True
     if is_hopeless(answer, reference):

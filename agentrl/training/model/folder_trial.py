@@ -28,12 +28,8 @@ def try_model(
 ) -> None:
     """Refuse a folder whose model cannot be trained, or whose files do not hold all of it.
 
-    Args:
-        path: folder of the model.
-        shapes: shapes of all tensors in its files, by name; None: the weights are not checked.
-        key: config key, which tells the model's use: `model.path`, `critic.path` or `reward.model.path`.
-        router_loss: True if the routers' auxiliary loss is used.
-        replays_routing: True if the engine's routing is replayed.
+    `shapes` are those of all tensors in its files; with None the weights are not checked. The config key `key` tells the
+    model's use. `router_loss` and `replays_routing`: the routers' auxiliary loss and replay are used.
 
     Raises:
         ConfigError: weights are missing or have another shape, the model is of another kind, or packed training would

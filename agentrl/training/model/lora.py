@@ -15,12 +15,11 @@ from peft import LoraConfig, TaskType, inject_adapter_in_model
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from agentrl.errors import ConfigError
 from agentrl.training.model.decoder import apply_umask, decoder_layers
 from agentrl.training.model.sharded_model import OpenedModel
-from agentrl.training.parallel import local_part
+from agentrl.training.parallel import gathered_to_cpu, local_part
 from agentrl.weight_sync.base import LoraBase
 from agentrl.weight_sync.lora_factors import FACTOR_A, FACTOR_B, whole_model
 
@@ -107,7 +106,7 @@ class Adapters:
 
         As in engines, they are merged into the weights of the files, which may be more precise than those in memory.
         """
-        gathered = [(name, _whole(factor)) for name, factor in self.factors()]
+        gathered = [(name, gathered_to_cpu(factor, torch.float32)) for name, factor in self.factors()]
         state = self._model.state_dict(keep_vars=True)
         weights = {name.replace(_BASE, "."): tensor for name, tensor in state.items()}
         for name, whole in whole_model(gathered, self.base):
@@ -118,7 +117,7 @@ class Adapters:
 
     def export(self, path: str, *, writes: bool) -> None:
         """Write them as a folder that PEFT loads; all ranks gather, and only those with `writes` write."""
-        gathered = {name: _whole(factor) for name, factor in self.factors()}
+        gathered = {name: gathered_to_cpu(factor, torch.float32) for name, factor in self.factors()}
         if writes:
             tensors = {f"base_model.model.{name}.weight": whole.contiguous() for name, whole in gathered.items()}
             folder = Path(path)
@@ -130,8 +129,3 @@ class Adapters:
 
 def _factors(layer: LoraLinear) -> tuple[Tensor, Tensor]:
     return layer.lora_A[_ADAPTER].get_parameter("weight"), layer.lora_B[_ADAPTER].get_parameter("weight")
-
-
-def _whole(factor: Tensor) -> Tensor:
-    whole = factor.full_tensor() if isinstance(factor, DTensor) else factor
-    return whole.detach().to(device="cpu", dtype=torch.float32)

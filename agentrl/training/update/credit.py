@@ -53,9 +53,6 @@ class CreditAssignment:
         """Return the advantages `[N]` of the scored tokens of this rank's trajectories; every rank must call it.
 
         `inputs` have log-probabilities if the reward includes a divergence, and values if the estimator uses them.
-
-        Raises:
-            ConfigError: a custom function returned something invalid.
         """
         if isinstance(self._estimator, TokenAdvantage):
             credits = self._token_credits(self._estimator, shard, trajectories, inputs, kl_coefficient)

@@ -58,9 +58,6 @@ class Objective:
 
         `old_logprobs_N` are those of the actor before the update. `mean_length` and `scored_share` are the scored tokens per
         trajectory and per token in the whole mini-batch, over all ranks.
-
-        Raises:
-            ConfigError: a custom function returned something invalid.
         """
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip

@@ -36,10 +36,7 @@ def learning_rate_at(step: int, section: TrainingSection, *, decay_steps: int) -
 def apply_gradients(
     model: nn.Module, optimiser: torch.optim.Optimizer, *, learning_rate: float, max_grad_norm: float, step: int
 ) -> float:
-    """Clip the gradients to the global norm `max_grad_norm`, update the weights, and clear the gradients.
-
-    Returns:
-        The norm before clipping, over all ranks.
+    """Clip the gradients to the global norm `max_grad_norm`, update the weights, clear the gradients; return the norm before.
 
     Raises:
         FloatingPointError: the norm is not finite; the weights are then untouched.

@@ -87,8 +87,7 @@ def plan_update(
     Within a mini-batch, groups are split into as many parts as minimise the slowest rank's cost, where each part computes its
     own prompt if prefixes are shared. Parts go to ranks costliest first, each to the cheapest rank so far.
 
-    Returns:
-        For each rank its shard and its trajectories. ValueError if a trajectory has no reward.
+    Returns for each rank its shard and its trajectories; ValueError if a trajectory has no reward.
     """
     for group in groups:
         if len(group.rewards) != len(group.trajectories):

@@ -8,12 +8,9 @@ from agentrl.errors import ConfigError
 
 
 def require_result(value: Any, like: Tensor, where: str) -> None:
-    """Refuse a result that is not shaped as `like`, or without a gradient where `like` has one.
+    """Raise ConfigError for a result that is not shaped as `like`, or without a gradient where `like` has one.
 
-    Torch broadcasts, so such a result would train silently with a wrong gradient.
-
-    Raises:
-        ConfigError: begins with `where`, the config key and the function's name.
+    Torch broadcasts, so such a result would train silently with a wrong gradient. `where` is config key and function.
     """
     if not isinstance(value, Tensor) or value.shape != like.shape:
         shown = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
