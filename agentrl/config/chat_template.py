@@ -9,43 +9,19 @@ from agentrl.errors import ConfigError
 if TYPE_CHECKING:
     from agentrl.config.schema.run import ModelSection
 
-_OWN_ARGUMENTS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "messages",
-        "padding",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "tokenize",
-        "tokenizer_kwargs",
-        "tools",
-        "truncation",
-    }
-)
-"""Arguments of `apply_chat_template` that agentrl sets itself."""
 TURN_END_VARIABLE = "turn_end_token"
 """Variable of the shipped ChatML template: the token that ends a turn."""
 _CHATML_TURN_END = "<|im_end|>"
 
 
 def template_problems(model: "ModelSection") -> list[str]:
-    """Return problems of the chat template's keys, without rendering it."""
-    problems = [
-        f"`model.template_kwargs.{name}` is an argument that agentrl sets itself; remove it"
-        for name in sorted(_OWN_ARGUMENTS & model.template_kwargs.keys())
+    """Return the problem of a chat template that is no file."""
+    if model.chat_template is None or Path(model.chat_template).is_file():
+        return []
+    return [
+        f"`model.chat_template` is {model.chat_template}, which is no file; name a Jinja file, such as "
+        "`configs/templates/chatml_hermes.jinja`"
     ]
-    if model.chat_template is not None and not Path(model.chat_template).is_file():
-        problems.append(
-            f"`model.chat_template` is {model.chat_template}, which is no file; name a Jinja file, such as "
-            "`configs/templates/chatml_hermes.jinja`"
-        )
-    return problems
 
 
 def read_chat_template(model: "ModelSection", tokenizer: Any) -> str | None:

@@ -45,7 +45,7 @@ class CallFormat(ABC):
     """The grammar of one format of tool calls."""
 
     name: str
-    """Name in `rollout.tool_format`."""
+    """Name in `model.tool_format`."""
     opening: re.Pattern[str]
     """Text with which a call, or a list of calls, begins."""
     thought: tuple[str, str] = ("<think>", "</think>")

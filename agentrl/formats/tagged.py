@@ -18,7 +18,7 @@ class TaggedFormat(CallFormat):
         """Take the patterns.
 
         Args:
-            name: in `rollout.tool_format`.
+            name: in `model.tool_format`.
             opening: has a group `name`.
             argument: has the groups `key` and `value`; matches at the end of the opening or of another argument.
             closing: end of a call.

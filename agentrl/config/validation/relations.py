@@ -9,7 +9,7 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.algorithm import algorithm_problems, stage_problems
 from agentrl.config.validation.layout import kv_memory_problems, layout_problems
 from agentrl.config.validation.reward import reward_problems
-from agentrl.config.validation.unused_keys import changed, unused_keys
+from agentrl.config.validation.unused_keys import unused_keys
 from agentrl.errors import ConfigError
 
 
@@ -48,12 +48,6 @@ def _general_problems(config: RunConfig) -> Iterator[str]:
     rollout, actor = config.rollout, config.actor
     if rollout.engine == "openai" and not rollout.openai.base_urls:
         yield "`rollout.engine` is `openai`, but `rollout.openai.base_urls` is empty; name at least one server"
-    for name, value in changed(rollout, "turn_timeout_s", "tool_timeout_s"):
-        if value > rollout.trajectory_timeout_s:
-            yield (
-                f"`rollout.{name}` is {value:g}, above `rollout.trajectory_timeout_s` ({rollout.trajectory_timeout_s:g}), "
-                "which ends the episode first; lower the one, or raise the other"
-            )
     if rollout.replay_routing and actor.compile:
         yield "`rollout.replay_routing` and `actor.compile` are set, which exclude each other; leave one out"
     yield from _missing_packages(config)

@@ -25,13 +25,6 @@ def test_a_learning_rate_that_nobody_means_is_refused(config_file: Path, tmp_pat
         load_sft_config(str(sft), [f"training.learning_rate={rate}"])
 
 
-@pytest.mark.parametrize("name", ["turn_timeout_s", "tool_timeout_s"])
-def test_a_deadline_that_the_end_of_the_episode_always_comes_before_is_refused(config_file: Path, name: str):
-    words = refused(config_file, f"rollout.{name}=2000")
-    assert f"`rollout.{name}` is 2000, above `rollout.trajectory_timeout_s` (1200)" in words
-    load_run_config(str(config_file), ["rollout.trajectory_timeout_s=20"])  # the others are at their defaults
-
-
 @pytest.mark.parametrize(
     ("address", "key"),
     [

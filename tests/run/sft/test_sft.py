@@ -551,10 +551,6 @@ def test_the_chat_template_of_the_config_is_trained_on_and_exported(load: Loader
     ("word", "message"),
     [
         ("model.chat_template=nowhere.jinja", r"sft\.yaml: `model\.chat_template` is nowhere\.jinja, which is no file"),
-        (
-            "model.template_kwargs={tools: null}",
-            r"sft\.yaml: `model\.template_kwargs\.tools` is an argument that agentrl sets",
-        ),
     ],
 )
 def test_wrong_keys_of_the_template_are_refused(load: Loader, word: str, message: str) -> None:
