@@ -5,7 +5,7 @@ indices or repeats them. `<file>` is the file's name (`name_files`). From the se
 appended, so that a prompt drawn twice, even within one step, makes two groups.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from hashlib import blake2b
@@ -38,14 +38,13 @@ class PromptDataset:
         shuffle: bool,
         seed: int,
         file_names: Mapping[Path, str] | None = None,
-        leave_out: Set[str] = frozenset(),
         check_prompt: Callable[[Prompt], None] | None = None,
         skip_bad_rows: bool = False,
     ) -> None:
         """Read and check every row of `files`; the other arguments are those of the `data` section and `run.seed`.
 
-        `file_names` comes from `name_files` for all stages of the run; absent: `files` are all. Prompts whose first-epoch id is
-        in `leave_out` are left out. `check_prompt` raises `DataError` for a prompt that the reward could never score.
+        `file_names` comes from `name_files` for all stages of the run; absent: `files` are all. `check_prompt` raises
+        `DataError` for a prompt that the reward could never score.
 
         Raises ConfigError if a file is missing or damaged, there is no prompt, or a row is invalid without `skip_bad_rows`.
         """
@@ -65,14 +64,9 @@ class PromptDataset:
         """Warnings about skipped rows and ambiguous indices."""
         if reasons:
             self.warnings.append(f"{self._files}: {bad_rows.warning(len(prompts) + len(reasons))}")
-        self._prompts = [prompt for prompt in prompts if prompt.prompt_id not in leave_out]
-        self.num_left_out = len(prompts) - len(self._prompts)
-        """Number of prompts left out by `leave_out`."""
-        if not self._prompts:
-            raise ConfigError(
-                f"all {len(prompts)} prompts of {self._files} are left out: they were solved more often than "
-                "`max_pass_rate` of this stage allows. Raise it, or remove the stage from `stages`: the run goes on"
-            )
+        self._prompts = prompts
+        self.num_left_out = 0
+        """Number of prompts left out by `without`."""
         self._shuffle = shuffle
         self._seed = seed
         self._position = 0
@@ -87,9 +81,13 @@ class PromptDataset:
         """Return the data set without the prompts of these first-epoch ids, at its position; ConfigError if none is left."""
         left = copy(self)
         left._prompts = [prompt for prompt in self._prompts if prompt.prompt_id not in prompt_ids]
+        left.num_left_out += len(self) - len(left)
         left._order_epoch = -1
         if not left._prompts:
-            raise ConfigError(f"none of the {len(self)} prompts of {self._files} is left")
+            raise ConfigError(
+                f"none of the {len(self)} prompts of {self._files} is left: too long, or solved too often. Raise "
+                "`data.max_prompt_tokens`, or `max_pass_rate` of the stage, or remove the stage from `stages`: the run goes on"
+            )
         return left
 
     def all(self) -> list[Prompt]:

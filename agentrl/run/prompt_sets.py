@@ -1,6 +1,6 @@
 """The data sets of a run, read as its config says."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,14 @@ from agentrl.types import Prompt
 _NUM_SHOWN = 5
 
 
-def training_prompts(
-    config: RunConfig, *, file_names: Mapping[Path, str] | None = None, leave_out: Set[str] = frozenset()
-) -> PromptDataset:
-    """Return the training prompts of a stage, or of a run without any; the arguments are those of `PromptDataset`.
+def training_prompts(config: RunConfig, *, file_names: Mapping[Path, str] | None = None) -> PromptDataset:
+    """Return the training prompts of a stage, or of a run without any; `file_names` is that of `PromptDataset`.
 
     Raises:
         ConfigError: a file, a row or a column is missing or malformed, or the reward could never score a prompt.
     """
     shuffle = config.data.shuffle
-    return _dataset(config, config.data.train_files, shuffle=shuffle, file_names=file_names, leave_out=leave_out)
+    return _dataset(config, config.data.train_files, shuffle=shuffle, file_names=file_names)
 
 
 def held_out_prompts(config: RunConfig) -> PromptDataset | None:

@@ -45,7 +45,7 @@ def plan_stage(plan: Plan, stage: Stage) -> Plan:
     return replace(
         plan,
         loaded=replace(plan.loaded, config=stage.config),
-        prompts=training_prompts(stage.config, file_names=stage.file_names, leave_out=pass_rates.left_out),
+        prompts=training_prompts(stage.config, file_names=stage.file_names).without(pass_rates.left_out),
         stage=stage,
         pass_rates=pass_rates,
         first_epoch=first_epoch,

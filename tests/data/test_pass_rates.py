@@ -60,8 +60,8 @@ def file(tmp_path: Path) -> Path:
 
 def dataset(file: Path, leave_out: set[str]) -> PromptDataset:
     return PromptDataset(
-        [file], prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1, leave_out=leave_out
-    )
+        [file], prompt_key="prompt", answer_key="answer", system_prompt=None, shuffle=True, seed=1
+    ).without(leave_out)
 
 
 def test_a_data_set_leaves_prompts_out_in_every_epoch(file: Path):
@@ -71,7 +71,7 @@ def test_a_data_set_leaves_prompts_out_in_every_epoch(file: Path):
 
 
 def test_a_data_set_of_which_everything_is_left_out_is_refused(file: Path):
-    with pytest.raises(ConfigError, match=r"all 5 prompts of .* are left out"):
+    with pytest.raises(ConfigError, match=r"none of the 5 prompts of .* is left"):
         dataset(file, set("abcde"))
 
 

@@ -65,7 +65,7 @@ def test_what_is_left_out_is_not_given_and_stays_out_when_the_run_goes_on(tmp_pa
     assert [prompt.prompt_id for prompt in left.prompts.take(2)] == ["train-1", "train-1@epoch1"]
     saved = PassRates.decode(left.pass_rates.encode())
     assert saved.left_out == {"train-2"}
-    assert len(training_prompts(plan.config, leave_out=saved.left_out)) == 1
+    assert len(training_prompts(plan.config).without(saved.left_out)) == 1
     with pytest.raises(ConfigError, match="none of the 2 prompts"):
         plan.without({"train-1", "train-2"})
 
