@@ -26,23 +26,20 @@ _FILE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PLAIN_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
-def configure_logging(run_dir: Path | None, *, console: Console, level: int = logging.INFO) -> None:
+def configure_logging(run_dir: Path | None, *, console: Console) -> None:
     """Send the log records of this process to `console`, and to `run.log` in `run_dir` if given.
 
     A second call replaces the handlers of the first. `console` is the progress bar's, so that records appear above the bar;
-    without a terminal they are plain lines that are never wrapped. `level` is that of agentrl's own loggers.
+    without a terminal they are plain lines that are never wrapped.
     """
     _remove_handlers()
     handlers = [_console_handler(console)]
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
         handlers.append(_file_handler(run_dir / "run.log"))
-    root = logging.getLogger()
     for handler in handlers:
         handler.addFilter(_REPEATS)
-        root.addHandler(handler)
-    for name in _OWN_LOGGERS:
-        logging.getLogger(name).setLevel(level)
+        _add_handler(handler)
 
 
 def configure_worker_logging() -> None:
@@ -50,9 +47,7 @@ def configure_worker_logging() -> None:
     _remove_handlers()
     handler = _RecordHandler(sys.stderr)
     handler.set_name(f"{_HANDLER_PREFIX}worker")
-    logging.getLogger().addHandler(handler)
-    for name in _OWN_LOGGERS:
-        logging.getLogger(name).setLevel(logging.INFO)
+    _add_handler(handler)
 
 
 def record_of(line: str) -> logging.LogRecord | None:
@@ -138,6 +133,12 @@ def _file_handler(path: Path) -> logging.Handler:
     handler.setFormatter(logging.Formatter(_FILE_FORMAT))
     handler.set_name(f"{_HANDLER_PREFIX}file")
     return handler
+
+
+def _add_handler(handler: logging.Handler) -> None:
+    logging.getLogger().addHandler(handler)
+    for name in _OWN_LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def _remove_handlers() -> None:

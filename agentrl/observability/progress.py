@@ -26,14 +26,15 @@ class RunProgress:
     """A context manager around the steps of a run; log records written to the same console appear above the bar.
 
     Example:
-        with RunProgress(console, num_steps=40, num_steps_done=12) as progress:
+        with RunProgress(console, num_steps=40) as progress:
+        progress.resume(num_steps_done=12)
             progress.start_rollout("step 13 rollout", num_trajectories=96)
             progress.finish_trajectory(num_tokens=131)      # for each
             progress.start_phase("step 13 update")
             progress.finish_step()
     """
 
-    def __init__(self, console: Console, *, num_steps: int, num_steps_done: int = 0) -> None:
+    def __init__(self, console: Console, *, num_steps: int) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -50,9 +51,9 @@ class RunProgress:
         self._description = ""
         self._next_line_at = 0.0
         self._num_steps = num_steps
-        self._run = self._progress.add_task("run", total=num_steps, completed=num_steps_done, detail="")
+        self._run = self._progress.add_task("run", total=num_steps, detail="")
         self._stage: TaskID | None = None
-        self._num_steps_done = num_steps_done
+        self._num_steps_done = 0
         self._num_trajectories = 0
         self._num_trajectories_done = 0
         self._num_tokens = 0

@@ -77,8 +77,6 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
     except OSError as error:
         # OmegaConf raises one without `strerror` for a file that holds a single number.
         raise ConfigError(f"tool_config_path: {file}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file.name}: not UTF-8 text: {error}. Save the file as UTF-8") from error
     except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"{file.name}: not valid YAML: {one_line(error)}") from error
     entries = tree.get("tools") if isinstance(tree, dict) and len(tree) == 1 else None

@@ -44,13 +44,6 @@ def test_other_packages_are_heard_from_warning_on(tmp_path: Path) -> None:
     assert "trouble" in written_to(console)
 
 
-def test_the_level_is_that_of_our_own_loggers(tmp_path: Path) -> None:
-    console = piped_console()
-    configure_logging(None, console=console, level=logging.WARNING)
-    logging.getLogger("agentrl").info("one line per step")
-    assert written_to(console) == ""
-
-
 def test_long_lines_are_not_wrapped_where_the_output_is_no_terminal(tmp_path: Path) -> None:
     console = piped_console()
     configure_logging(None, console=console)

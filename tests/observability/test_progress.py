@@ -35,7 +35,8 @@ def wait_until_shown(console: Console, text: str) -> None:
 
 
 def run_one_step(console: Console) -> None:
-    with RunProgress(console, num_steps=40, num_steps_done=12) as progress:
+    with RunProgress(console, num_steps=40) as progress:
+        progress.resume(num_steps_done=12)
         progress.start_rollout("step 13 rollout", num_trajectories=4)
         for _ in range(3):
             progress.finish_trajectory(num_tokens=100)

@@ -175,7 +175,7 @@ def test_a_wrong_tool_file_is_one_line_with_file_key_and_value(tmp_path: Path, t
 
 def test_a_tool_file_that_is_not_utf_8_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "tools.yaml").write_bytes("tools: [{class_name: modèle.B}]".encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"tools\.yaml: not UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"tools\.yaml: not valid YAML: .utf-8. codec"):
         load_tool_file(tmp_path / "tools.yaml")
 
 
