@@ -15,7 +15,6 @@ from agentrl.tools.base import ToolConfig, ToolSchema
 from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionTool
 from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA
-from agentrl.types import Prompt
 
 _SHOWN_TOKENS = 3
 _UNKNOWN_TOOL: Mapping[str, Any] = {
@@ -68,22 +67,17 @@ def check_policy_chat(
 
 
 def check_chat(subject: CheckSubject, report: CheckReport) -> None:
-    """Try tokenizer and chat template, and render the first prompt of every stage."""
-    tokens = check_policy_chat(subject.config.model, schemas_of(subject.tools))
-    for prompts in subject.training:
-        report.note(describe_policy_chat(tokens, prompts.all()[0]))
-
-
-def describe_policy_chat(tokens: ChatTokens, prompt: Prompt) -> str:
-    """Return a line about the policy's template, with the length of a prompt.
+    """Try tokenizer and chat template, and render the first prompt of every stage.
 
     Raises:
-        ConfigError: the template cannot render it.
+        ConfigError: tokenizer, template, model, tools and prompts do not fit each other.
     """
+    tokens = check_policy_chat(subject.config.model, schemas_of(subject.tools))
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
-    [length] = tokens.prompt_lengths([prompt]).values()
     calls = f"; calls have the format `{tokens.format_name}`" if tokens.format_name else ""
-    return f"chat template: the first prompt has {length} tokens; a turn ends with {ends}{calls}"
+    for prompts in subject.training:
+        [length] = tokens.prompt_lengths(prompts.all()[:1]).values()
+        report.note(f"chat template: the first prompt has {length} tokens; a turn ends with {ends}{calls}")
 
 
 def _refuse_tokens_outside(path: str, tokens: ChatTokens) -> None:

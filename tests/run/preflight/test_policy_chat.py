@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.schema.run import ModelSection
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare, prepare_evaluation
-from agentrl.run.preflight.policy_chat import check_policy_chat, describe_policy_chat, schemas_of
-from agentrl.runners.check import CheckLevel, check
+from agentrl.run.preflight.policy_chat import check_chat, check_policy_chat, schemas_of
+from agentrl.run.preflight.report import CheckReport, CheckSubject
+from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.base import ToolConfig
-from agentrl.types import Prompt
 
 DEMO, POLICY = str(SHIPPED_FOLDER / "configs" / "demo.yaml"), SHIPPED_FOLDER / "examples" / "arithmetic" / "policy"
 HIDES_TOOLS = (
@@ -85,16 +87,13 @@ def test_start_check_and_evaluation_refuse_a_template_that_hides_the_tools(tmp_p
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-async def test_the_check_renders_the_first_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    await check(load_run_config(DEMO, [f"run.dir={tmp_path / 'run'}"]), CheckLevel.FULL)
-    assert "chat template: the first prompt has " in capsys.readouterr().out
-
-
-def test_the_length_of_the_first_prompt_is_shown():
-    tokens = check_policy_chat(ModelSection(path=str(POLICY)), [])
-    prompt = Prompt(prompt_id="p0", messages=[{"role": "user", "content": "How much is 6 * 7?"}], answer="42")
-    assert f"the first prompt has {len(tokens.prompt(prompt.messages))} tokens;" in describe_policy_chat(tokens, prompt)
+async def test_the_check_shows_the_length_of_the_first_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    loaded = load_run_config(DEMO, [f"run.dir={tmp_path / 'run'}"])
+    subject = CheckSubject(loaded=loaded, tools=[], training=[training_prompts(loaded.config)])
+    check_chat(subject, CheckReport(Console()))
+    tokens, prompt = ChatTokens.of_model(loaded.config.model, []), subject.training[0].all()[0]
+    expected = f"chat template: the first prompt has {len(tokens.prompt(prompt.messages))} tokens; a turn ends with"
+    assert expected in capsys.readouterr().out
 
 
 def test_the_driver_needs_no_torch_for_it():
