@@ -190,7 +190,7 @@ def test_a_folder_with_something_else_in_it_is_refused(called: Called, tmp_path:
         ("tool_config_path=nowhere.yaml", "nowhere.yaml"),
         ("model.path=/nowhere", "/nowhere"),
         ("reward.class_name=nowhere.Reward", "nowhere.Reward"),
-        ("checkpoint.dir=memory://runs", "checkpoint.dir"),
+        ("checkpoint.dir=nowhere://runs", "checkpoint.dir"),
         (TWO_NODES, "cluster.address"),
     ],
 )
@@ -207,20 +207,14 @@ def test_bad_input_ends_the_real_command_the_same_way(called: Called, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("level", "override", "named"),
+    ("override", "named"),
     [
-        ("--check=static", "checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
-        (
-            "--check=static",
-            "checkpoint.dir=memory://runs",
-            "checkpoint.dir: memory://runs is in the memory of this process",
-        ),
-        ("--check", "checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
-        ("--check", TWO_NODES, "`cluster.pools.a`"),
+        ("checkpoint.dir=nowhere://runs", "checkpoint.dir: nowhere://runs cannot be reached"),
+        (TWO_NODES, "`cluster.pools.a`"),
     ],
 )
-def test_a_check_refuses_what_the_run_would(called: Called, tmp_path: Path, level: str, override: str, named: str):
-    assert named in refusal(called, "configs/demo.yaml", level, f"run.dir={tmp_path / 'run'}", override)
+def test_a_check_refuses_what_the_run_would(called: Called, tmp_path: Path, override: str, named: str):
+    assert named in refusal(called, "configs/demo.yaml", "--check", f"run.dir={tmp_path / 'run'}", override)
 
 
 def check(*arguments: str) -> str:
