@@ -40,10 +40,6 @@ _FIRST_BACK_OFF_S = 1.0
 """Pause before the second restart; doubled by every further death."""
 
 
-async def _no_wait(engine: WorkerHandle) -> None:
-    """Wait for no place: that of simulated engines, and of benchmarks."""
-
-
 class EngineFleet:
     """The handles of all engines, by number; a restart changes the handle."""
 
@@ -53,7 +49,7 @@ class EngineFleet:
         *,
         num_engines: int,
         lives_with_models: bool = False,
-        until_placed: Callable[[WorkerHandle], Awaitable[None]] = _no_wait,
+        until_placed: Callable[[WorkerHandle], Awaitable[None]] | None = None,
         nearest: Callable[[WeightSource, WorkerHandle], Awaitable[WeightSource]] | None = None,
         require_models: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -63,7 +59,7 @@ class EngineFleet:
             launch: starts the process of engine number n; called again after a death.
             num_engines: number of engines.
             lives_with_models: the engines' processes hold parts of models too, and are replaced with them (`renew`).
-            until_placed: waits until a process is placed, or raises `InsufficientResourcesError`.
+            until_placed: waits until a process is placed, or raises `InsufficientResourcesError`; absent: each is at once.
             nearest: maps published weights to the copy nearest to an engine.
             require_models: raises `ModelDiedError` if a process of the models is gone.
         """
@@ -308,7 +304,8 @@ class EngineFleet:
         self._launch_again(engine)
         while True:
             try:
-                await self._until_placed(engine.handle)
+                if self._until_placed:
+                    await self._until_placed(engine.handle)
                 break
             except InsufficientResourcesError as error:
                 if not any(other.state.takes_weights for other in self._engines):
@@ -322,7 +319,8 @@ class EngineFleet:
         engine.num_starts += 1
 
     async def _start_first(self, engine: FleetEngine) -> None:
-        await self._until_placed(engine.handle)
+        if self._until_placed:
+            await self._until_placed(engine.handle)
         await started(engine.handle)
 
     def _give_up(self, engine: FleetEngine, reason: Exception) -> None:

@@ -39,7 +39,8 @@ class Learner:
         """Start the processes; `launch` starts a group for each role, and is called again by `restart`."""
         self._config = config
         self._launch = launch
-        self._groups: dict[str, WorkerGroup] = {}
+        self.groups: dict[str, WorkerGroup] = {}
+        """Groups, keyed by component; components of one role share a group."""
         self._history = history or RunHistory()
         self._pools = {name: placement.pool for placement in layout(config) for name in placement.components}
         self._pool_locks: defaultdict[str | None, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -49,18 +50,13 @@ class Learner:
         self._sending: asyncio.Task[list[str | None]] | None = None
         self._spawn()
 
-    @property
-    def groups(self) -> Mapping[str, WorkerGroup]:
-        """Groups, keyed by component; components of one role share a group."""
-        return self._groups
-
     async def start(self) -> None:
         """Form the process groups and load the models; the first failure ends the run."""
-        await all_of(group.setup() for group in set(self._groups.values()))
+        await all_of(group.setup() for group in set(self.groups.values()))
 
     async def restart(self) -> None:
         """Replace all processes; they have the initial weights until `load`."""
-        for group in set(self._groups.values()):
+        for group in set(self.groups.values()):
             group.kill()
         self._history.num_restarts += 1
         self._spawn()
@@ -68,13 +64,13 @@ class Learner:
 
     async def require_alive(self) -> None:
         """Raise `ModelDiedError` if the process of a rank is gone, as far as Ray knows."""
-        await all_of(group.require_alive() for group in set(self._groups.values()))
+        await all_of(group.require_alive() for group in set(self.groups.values()))
 
     async def update(self, groups: Sequence[Group], *, step: int) -> dict[str, float]:
         """Update the policy, and the critic if there is one; return the metrics of all roles, reduced over the ranks."""
         kl_coefficient = None
         if self._config.has_reference:
-            kl_coefficient = await self._groups["actor"].first("call", "actor", "kl_coefficient")
+            kl_coefficient = await self.groups["actor"].first("call", "actor", "kl_coefficient")
         needed = self._scores_needed()
         scores = await all_of(self._score(component, method, groups) for component, method in needed.values())
         inputs = dict(zip(needed, scores, strict=True))
@@ -93,7 +89,7 @@ class Learner:
         Raises:
             WorkerError: the actor did not gather them in time.
         """
-        actor, rollout = self._groups["actor"], self._config.rollout
+        actor, rollout = self.groups["actor"], self._config.rollout
         processes = range(rollout.tensor_parallel_size * rollout.data_parallel_size)
         receivers = [f"{engine}/{process}" for engine in engines for process in processes]
         try:
@@ -121,11 +117,11 @@ class Learner:
     async def save(self, url: str) -> None:
         """Begin to write a sharded checkpoint into the folder `url`; return when training may go on."""
         for name in self._trained:
-            await self._groups[name].all("call", name, "save", f"{url}/{name}")
+            await self.groups[name].all("call", name, "save", f"{url}/{name}")
 
     async def saved(self) -> bool:
         """Return whether all ranks have written their parts; after a `CheckpointError` training may go on."""
-        parts = [part for name in self._trained for part in await self._groups[name].all("saved", name)]
+        parts = [part for name in self._trained for part in await self.groups[name].all("saved", name)]
         for part in parts:
             if isinstance(part, CheckpointError):
                 raise part
@@ -134,43 +130,43 @@ class Learner:
     async def load(self, url: str) -> None:
         """Load the checkpoint in the folder `url`."""
         for name in self._trained:
-            await self._groups[name].all("call", name, "load", f"{url}/{name}")
+            await self.groups[name].all("call", name, "load", f"{url}/{name}")
 
     async def reset_optimiser(self, *, step: int) -> None:
         """Reset the optimisers and their warm-up after update `step`."""
         for name in self._trained:
-            await self._groups[name].all("call", name, "reset_optimiser", step)
+            await self.groups[name].all("call", name, "reset_optimiser", step)
 
     async def load_reference(self, url: str) -> None:
         """Load the policy of the checkpoint in the folder `url` into the reference, if there is one."""
-        if "ref" in self._groups:
-            await self._groups["ref"].all("call", "ref", "load", f"{url}/actor")
+        if "ref" in self.groups:
+            await self.groups["ref"].all("call", "ref", "load", f"{url}/actor")
 
     @property
     def _trained(self) -> list[str]:
         """Components with a state to save."""
-        return [name for name in ("actor", "critic") if name in self._groups]
+        return [name for name in ("actor", "critic") if name in self.groups]
 
     async def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder."""
-        await self._groups["actor"].all("call", "actor", "export", path)
+        await self.groups["actor"].all("call", "actor", "export", path)
 
     def _spawn(self) -> None:
         self.published = self._sending = None
-        self._groups = {name: group for group in self._launch() for name in group.name.split("_")}
+        self.groups = {name: group for group in self._launch() for name in group.name.split("_")}
 
     def _scores_needed(self) -> dict[str, tuple[str, str]]:
         """Return component and method of each score needed before an update, keyed by field of `TokenInputs` or `scores`."""
         needed = {}
-        if "reward" in self._groups:
+        if "reward" in self.groups:
             needed["scores"] = ("reward", "score")
-        if "ref" in self._groups:
+        if "ref" in self.groups:
             needed["ref_logprobs"] = ("ref", "logprobs")
         elif self._config.has_reference:
             needed["ref_logprobs"] = ("actor", "reference_logprobs")
         if self._config.algorithm.kl_in_reward:
             needed["old_logprobs"] = ("actor", "logprobs")
-        if "critic" in self._groups:
+        if "critic" in self.groups:
             needed["values"] = ("critic", "values")
         return needed
 
@@ -186,7 +182,7 @@ class Learner:
     async def _score(self, component: str, method: str, groups: Sequence[Group]) -> References:
         """Call a method of a component that returns one result per trajectory."""
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        ranks = self._groups[component]
+        ranks = self.groups[component]
         # The reward model reads the last token only, and computes every trajectory by itself.
         shares_prefixes = self._config.actor.share_prefixes and component != "reward"
         async with self._pool_locks[self._pools[component]]:
@@ -210,7 +206,7 @@ class Learner:
         kl_coefficient: float | None,
     ) -> dict[str, float]:
         """Update a component with the others' results (`inputs`, keyed by field of `TokenInputs`); return its metrics."""
-        ranks = self._groups[component]
+        ranks = self.groups[component]
         shares = plan_update(
             groups,
             step=step,

@@ -26,7 +26,6 @@ class WeightSync:
     """
 
     def __init__(self, config: RunConfig, learner: Learner, engines: EngineFleet) -> None:
-        """Take both ends."""
         self._is_colocated = config.cluster.colocated
         self._learner = learner
         self._engines = engines

@@ -135,15 +135,10 @@ class Nodes:
         """Log the waiting workers and the nodes.
 
         Raises:
-            InsufficientResourcesError: the longest wait is over, or no node is left.
+            InsufficientResourcesError: the longest wait is over.
         """
         try:
-            living = await ask_ray(self._look)
-            if not living:
-                raise InsufficientResourcesError(
-                    "Ray has no node left, so nothing can start any more. The same command goes on from the last checkpoint"
-                )
-            nodes = "; ".join(map(str, living.values()))
+            nodes = "; ".join(map(str, (await ask_ray(self._look)).values())) or "none"
         except RayError as error:
             nodes = f"unknown, no answer from Ray: {error}"
         num_lost = self._history.num_nodes_lost

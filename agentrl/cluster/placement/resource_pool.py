@@ -110,22 +110,15 @@ def _missing_in_total(needs: Mapping[str, Sequence[Bundle]], *, total: Sequence[
 
 
 def _missing_for_pool(name: str, section: PoolSection, *, total: Sequence[Mapping[str, float]]) -> str | None:
-    """Return what is missing if the bundles are put on the nodes, the largest first; None if nothing."""
-    free, bundles, spread = [dict(node) for node in total], bundles_of(section), bool(section.processes_per_node)
-    for number, bundle in enumerate(sorted(bundles, key=lambda bundle: -sum(bundle.values())), start=1):
-        home = next(
-            (node for node in free if all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())), None
-        )
-        if home is None:
-            return (
-                f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and there is no room for number {number} of "
-                f"its {len(bundles)} bundles"
-            )
-        if spread:
-            free.remove(home)
-        else:
-            home.update({kind: home[kind] - amount for kind, amount in bundle.items()})
-    return None
+    """Return what is missing if a bundle fits no node, or if the nodes are too few; None if nothing."""
+    bundles, spread = bundles_of(section), bool(section.processes_per_node)
+
+    def fits_somewhere(bundle: Bundle) -> bool:
+        return any(all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items()) for node in total)
+
+    if all(map(fits_somewhere, bundles)) and not (spread and len(bundles) > len(total)):
+        return None
+    return f"`cluster.pools.{name}` needs {_shown(bundles)}{_apart(spread)}, and not every one has room"
 
 
 def bundles_of(section: PoolSection) -> list[Bundle]:

@@ -107,9 +107,7 @@ def _keep_logs(temp_dir: Path, folder: Path) -> None:
             inner.chmod(inner.stat().st_mode & ~0o022)  # Ray lets everybody write
         logger.warning("the run failed; Ray's logs are in %s", folder)
     except OSError as error:
-        # `shutil.Error` lists every file.
-        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
-        logger.warning("the run failed, and Ray's logs could not be kept: %s", why)
+        logger.warning("the run failed, and Ray's logs could not be kept: %s", error)
 
 
 def _join(address: str, runtime_env: dict[str, Any]) -> None:

@@ -45,7 +45,6 @@ class ResidentWeights:
     """Tensors of a model's state dict; buffers outside of it stay where they are."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
-        """Take a model that is on `device`."""
         self._own: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._distinct = [(t.shape, t) for t in {id(tensor): tensor for tensor in self._own.values()}.values()]
         self._receiver = WeightReceiver(torch.device(device))

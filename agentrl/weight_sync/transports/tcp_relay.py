@@ -77,7 +77,6 @@ class WeightReader:
     """One copy of another machine's weights, in memory that the processes of this machine share."""
 
     def __init__(self) -> None:
-        """Create the empty buffer."""
         self._buffer = new_buffer()
 
     def read(self, source: WeightSource, served: Served) -> WeightSource:

@@ -198,16 +198,6 @@ def test_the_end_of_a_wait_is_logged_before_the_wait_returns():
     played(story)
 
 
-def test_where_no_node_is_left_nothing_is_waited_for():
-    async def story(world: World, nodes: Nodes) -> None:
-        world.nodes, since = {}, clock.now()
-        with pytest.raises(InsufficientResourcesError, match=r"Ray has no node left.*The same command goes on"):
-            await place(nodes, Waiting("actor 0", 2000))
-        assert clock.now() < since + 60
-
-    played(story)
-
-
 def test_nodes_lost_are_counted_through_all_stages_of_a_run():
     history, world = RunHistory(), World()
 

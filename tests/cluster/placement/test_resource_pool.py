@@ -11,7 +11,7 @@ import ray
 from agentrl.cluster import launch
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.nodes import Nodes, living_nodes
-from agentrl.cluster.placement.resource_pool import Bundle, missing_resources, reserve
+from agentrl.cluster.placement.resource_pool import Bundle, bundles_of, missing_resources, reserve
 from agentrl.cluster.ray.spawn import spawn
 from agentrl.cluster.run_history import RunHistory
 from agentrl.cluster.spawn_roles import Places, processes_of
@@ -26,7 +26,8 @@ NODE = {"CPU": 8.0, "GPU": 4.0}
 
 
 def missing(section: PoolSection, *total: Bundle) -> str:
-    return missing_resources(ClusterSection(pools={"train": section}), {}, total=total) or ""
+    needs = {"cluster.pools.train": bundles_of(section)}
+    return missing_resources(ClusterSection(pools={"train": section}), needs, total=total) or ""
 
 
 def test_bundles_share_a_node_unless_each_needs_one_of_its_own():
@@ -99,7 +100,7 @@ def mixed(engine: Any) -> RunConfig:
         (
             in_pool(PoolSection(processes_per_node=[1, 1])),
             0,
-            r"`cluster.pools.a` needs .* number 2 .* join a cluster of several nodes by `cluster.address`",
+            r"`cluster.pools.a` needs .* not every one has room.* join a cluster of several nodes by `cluster.address`",
         ),
         (
             in_pool(PoolSection(num_processes=1, num_gpus=1)),
@@ -225,7 +226,7 @@ async def test_a_pool_is_reserved_for_its_roles_and_given_back(local_ray: Path):
 async def test_what_a_cluster_does_not_have_is_missing(local_ray: Path):
     num_cpus = int(ray.cluster_resources()["CPU"])
     message = missing(PoolSection(num_processes=num_cpus + 1), *[dict(node.has) for node in living_nodes().values()])
-    assert "`cluster.pools.train` needs " in message
+    assert "`cluster.pools.train`: " in message
     assert f"The nodes have: 1 x (CPU {num_cpus})" in message
 
 
