@@ -2,7 +2,7 @@
 
 import logging
 
-from agentrl.rewards.answers.stats import AnswerStats
+from agentrl.rewards.math_answer import AnswerStats
 
 logger = logging.getLogger(__name__)
 

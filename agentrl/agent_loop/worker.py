@@ -27,9 +27,9 @@ from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
 from agentrl.observability.loop_lag import Lag, LoopLag
-from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
+from agentrl.rewards.math_answer import AnswerStats
 from agentrl.rewards.score import Score
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools

@@ -1,6 +1,7 @@
 """Reward 1 for a final answer that equals the reference answer mathematically, else 0."""
 
 import math
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,7 +13,6 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.answers.comparison import equal_by_text
 from agentrl.rewards.answers.equivalence import EquivalencePool
 from agentrl.rewards.answers.format import FoundAnswer, find_answer, last_boxed
-from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.types import Deadline, Prompt, Turn
 
 MATH_ANSWER_REWARD = "agentrl.rewards.math_answer.MathAnswerReward"
@@ -29,6 +29,23 @@ class MathAnswerConfig(PlainConfig):
     """Answers compared at once, each in its own process; slow ones never take the last slot."""
     check_timeout_s: float = Field(default=5.0, gt=0)
     """CPU time of one comparison; an answer that takes longer is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerStats:
+    """Counts of answer checks since the last call; `+` adds those of several workers."""
+
+    num_scored: int = 0
+    """Finished trajectories that were scored."""
+    num_missing: int = 0
+    """Scored trajectories without an answer."""
+    num_given_up: int = 0
+    """Answers scored as wrong because the comparison took too long or crashed."""
+    examples: tuple[str, ...] = ()
+    """One line for each of the first scored trajectories."""
+
+    def __add__(self, other: "AnswerStats") -> "AnswerStats":
+        return AnswerStats(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class MathAnswerReward:

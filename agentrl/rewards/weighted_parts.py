@@ -6,8 +6,8 @@ from typing import Any
 from agentrl.config.schema.reward import RewardPartSection
 from agentrl.errors import AgentRLError, UnexplainedError
 from agentrl.judge.stats import JudgeStats
-from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.base import Reward
+from agentrl.rewards.math_answer import AnswerStats
 from agentrl.rewards.score import SCORE_KEY, Score, read_score
 from agentrl.types import Deadline, Prompt, Turn
 from agentrl.user_code import gathered

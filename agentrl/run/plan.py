@@ -37,7 +37,6 @@ from agentrl.judge.connection import ToolContext
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
-from agentrl.rewards.answers.format import READS
 from agentrl.rewards.loader import check_reward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.run.directory import RunDirectory
@@ -296,8 +295,7 @@ async def _alive(
     for warning in plan.warnings:
         logger.warning("%s: %s", plan.loaded.path.name, warning)
     if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in config.reward.scorers):
-        answer_format = config.reward.answer_format
-        logger.info("reward: answers are read %s (`reward.answer_format: %s`)", READS[answer_format], answer_format)
+        logger.info("reward: answers are read by `reward.answer_format: %s`", config.reward.answer_format)
     with report_full_disk(path), guarded_run() as temp_dir:
         async with (
             driver_judge(plan.tools, config.reward, config.judge) as judge,

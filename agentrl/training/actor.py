@@ -45,38 +45,34 @@ class Actor(TrainedModel):
 
     def __init__(self, config: "RunConfig", role: str) -> None:
         super().__init__("actor", config.actor)
-        self._temperature = config.rollout.temperature
-        self._source = config.model
-        self._algorithm = config.algorithm
+        self._config = config
         self._credit = CreditAssignment(config.algorithm)
         self._objective = Objective(
             config.algorithm,
             max_response_tokens=config.rollout.max_response_tokens,
             router_coefficient=config.actor.router_aux_loss_coef,
         )
-        self._seed = config.run.seed
-        self._replays_routing = config.rollout.replay_routing
         self._dtype: torch.dtype = getattr(torch, config.model.dtype)
         self._state["kl_coefficient"] = config.algorithm.kl_coefficient
-        self._checks_weights = config.cluster.check_weights
 
     def setup(self, parallel: Parallel) -> None:
         """Load the model and shard it over the ranks."""
-        torch.manual_seed(self._seed)
-        opened, where = open_model(self._source), f"`model.path`: {self._source.path}"
+        config = self._config
+        torch.manual_seed(config.run.seed)
+        opened, where = open_model(config.model), f"`model.path`: {config.model.path}"
         if self._actor.router_aux_loss_coef:
             require_router_loss(opened.model, where)
-        if self._replays_routing:
+        if config.rollout.replay_routing:
             replay_routing(opened.model, decoder_layers(opened.model), where)
         self._shape = shape_of(opened.model)
-        self._adapters = insert_adapters(opened, self._actor.lora, self._source, key="actor.lora")
+        self._adapters = insert_adapters(opened, config.actor.lora, config.model, key="actor.lora")
         if self._adapters is not None:
             self._shape = replace(self._shape, is_frozen=True)
         self._shard(opened.model, opened.files, parallel, dtype=self._dtype, shape=self._shape)
         if self._adapters is not None:
-            self._adapters.reset(self._seed)
+            self._adapters.reset(config.run.seed)
         self._weights = WeightPublishing(
-            self._model, parallel, dtype=self._dtype, checked=self._checks_weights, adapters=self._adapters
+            self._model, parallel, dtype=self._dtype, checked=config.cluster.check_weights, adapters=self._adapters
         )
         self._peak_flops = measured_peak_flops(parallel.device, self._dtype)
 
@@ -92,7 +88,7 @@ class Actor(TrainedModel):
 
     @torch.no_grad()
     def _score(self, tokens: PackedTokens) -> Tensor:
-        return score_tokens(self._model, tokens, temperature=self._temperature).logprobs_N
+        return score_tokens(self._model, tokens, temperature=self._config.rollout.temperature).logprobs_N
 
     def update(
         self, shard: UpdateShard, trajectories: Sequence[Trajectory], inputs: Sequence[TokenInputs]
@@ -125,7 +121,7 @@ class Actor(TrainedModel):
 
     def _with_old_logprobs(self, mini_batches: Sequence[Sequence[MicroBatch]]) -> list[list[MicroBatch]]:
         """Return the batches with log-probabilities before the update; without, if the update's own pass is the first."""
-        if self._algorithm.kl_in_reward:  # they are inputs, because the reward depends on them
+        if self._config.algorithm.kl_in_reward:  # they are inputs, because the reward depends on them
             return [list(batches) for batches in mini_batches]
         is_first = len(mini_batches) * self._actor.epochs_per_step == 1
         return [
@@ -137,8 +133,8 @@ class Actor(TrainedModel):
         scores = score_tokens(
             self._model,
             batch.tokens,
-            temperature=self._temperature,
-            entropy_gradient=self._algorithm.entropy_coefficient > 0,
+            temperature=self._config.rollout.temperature,
+            entropy_gradient=self._config.algorithm.entropy_coefficient > 0,
             router_loss=self._actor.router_aux_loss_coef > 0,
         )
         old_logprobs_N = batch.old_logprobs_N
@@ -187,11 +183,11 @@ class Actor(TrainedModel):
         return self._state["kl_coefficient"]
 
     def _adapt_kl_coefficient(self, metrics: dict[str, float], *, num_trajectories: int) -> None:
-        if self._algorithm.kl_target > 0:
+        if self._config.algorithm.kl_target > 0:
             self._state["kl_coefficient"] = next_kl_coefficient(
                 self.kl_coefficient(),
                 divergence=metrics["actor/kl_reference"] * metrics["actor/response_tokens"] / num_trajectories,
-                target=self._algorithm.kl_target,
+                target=self._config.algorithm.kl_target,
                 num_trajectories=num_trajectories,
             )
 
@@ -214,7 +210,7 @@ class Actor(TrainedModel):
 
     def export(self, path: str) -> None:
         """Write the policy as a Hugging Face folder (`export_policy`); every rank must call it."""
-        export_policy(self._model, self._adapters, self._source, path, writes=self._parallel.rank == 0)
+        export_policy(self._model, self._adapters, self._config.model, path, writes=self._parallel.rank == 0)
         self._parallel.barrier()
 
     def close(self) -> None:

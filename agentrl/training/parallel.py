@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import TypeVar, cast
 
 import torch
@@ -98,8 +97,6 @@ class Parallel:
         """Ranks that compute each row together with this one; None: there are none."""
         self.num_shares = context.world_size // context.sequence_parallel_size
         """Number of parts into which the trajectories of a step are divided."""
-        self.numbers = count(1)
-        """Numbers for the names of messages at the store, the same on all ranks if they take them in the same order."""
 
     def shard(
         self,

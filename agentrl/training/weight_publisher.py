@@ -47,7 +47,7 @@ class WeightPublishing:
         self._parallel = parallel
         self._dtype = dtype if adapters is None else torch.float32
         self._adapters = adapters
-        self._name = f"actor {next(parallel.numbers)} at {parallel.address}"
+        self._name = f"actor at {parallel.address}"
         self._in_process = InProcessPublisher()
         self._shared = _SharedShards(parallel, checked=checked)
         self._streams = {

@@ -7,9 +7,8 @@ import pytest
 from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.answers.format import find_answer
-from agentrl.rewards.answers.stats import AnswerStats
 from agentrl.rewards.loader import build_reward
-from agentrl.rewards.math_answer import MathAnswerReward
+from agentrl.rewards.math_answer import AnswerStats, MathAnswerReward
 from agentrl.types import Deadline, Prompt, ToolResult, ToolStatus, Turn
 
 

@@ -30,7 +30,7 @@ from agentrl.config.schema.run import RolloutSection
 from agentrl.errors import AgentRLError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.step_time import end_together
-from agentrl.rewards.answers.stats import AnswerStats
+from agentrl.rewards.math_answer import AnswerStats
 from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, TrajectorySummary
 
 logger = logging.getLogger(__name__)

@@ -14,15 +14,6 @@ from agentrl.config.schema.reward import AnswerFormat
 from agentrl.rewards.answers.text import normalised
 from agentrl.types import Message
 
-READS: dict[AnswerFormat, str] = {
-    "auto": r"as each prompt asks (`<answer>`, `\boxed{}` or `####`; else the stated answer or last number)",
-    "boxed": r"from the last `\boxed{}`",
-    "tagged": r"from the last `<answer>...</answer>`, in a `\boxed{}` where the prompt asks for one",
-    "hashes": "from the line after the last `####`",
-    "last_number": "from the last number",
-}
-"""Description of each format, for the log."""
-
 _THINKING_OPEN, _THINKING_CLOSE = "<think>", "</think>"
 _ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
 _BOXED = re.compile(r"\\boxed\s*\{")

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError, EngineDeadError, EngineError, RolloutErr
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.loop_lag import Lag
 from agentrl.observability.reports.failure import count_failures
-from agentrl.rewards.answers.stats import AnswerStats
+from agentrl.rewards.math_answer import AnswerStats
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.types import Failure, FailureClass, Group, Prompt, Termination, TrajectorySummary
 from tests.fakes import idle_stats

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from agentrl.config.schema.reward import AnswerFormat
-from agentrl.rewards.answers.format import READS, find_answer, requested_format
+from agentrl.rewards.answers.format import find_answer, requested_format
 from agentrl.types import Message
 
 GSM8K_VERL = 'How many clips? Let\'s think step by step and output the final answer after "####".'
@@ -175,11 +175,6 @@ def test_requests_in_system_messages_and_in_parts_of_content_are_read():
 def test_tagged_needs_no_box_where_the_chat_template_gives_the_instruction():
     assert found("<answer>42</answer>", BARE, "tagged") == "42"
     assert found(r"<answer>so \boxed{42}</answer>", BARE, "tagged") == "42"
-
-
-def test_every_format_of_the_schema_has_words_for_the_log():
-    formats = get_args(AnswerFormat)
-    assert set(READS) == set(formats)
 
 
 def test_what_is_missing_is_named():
