@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from rich.console import Console
@@ -29,6 +29,7 @@ from agentrl.run.plan import check_plugins
 from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.run.prompt_sets import overlong_warnings, training_prompts
 from agentrl.runners.command_line import make_parser, run_command
+from agentrl.simulation.batch_model import BatchCounts
 from agentrl.simulation.engine import SimulatedEngine
 from agentrl.simulation.reward import SIMULATED_REWARD
 from agentrl.simulation.tool import SIMULATED_TOOL
@@ -44,10 +45,8 @@ class Simulation:
     prompt_tokens: dict[str, int]
     """Length of each prompt, by its id."""
     makespan_s: float
-    num_generated_tokens: int
-    num_prefill_tokens: int
-    num_cached_tokens: int
-    num_recomputed_tokens: int
+    counts: BatchCounts
+    """Counts of all engines together."""
     cpu_time_s: float
     """Real, of this process."""
 
@@ -141,33 +140,22 @@ async def simulate(
     overlong_warnings(overlong := await run.rollouts.check_prompts(taken), loaded.config.data)
     taken = [prompt for prompt in taken if prompt.prompt_id not in overlong]
     prompt_tokens = await run.workers[0].prompt_lengths(taken)
-    before = await _count_tokens(run.engines)
+    before = _sum_counts(run.engines)
     started_at, started_cpu = clock.now(), time.process_time()
     groups = await roll_out(taken, num_steps_before + 1)
     makespan_s, cpu_time_s = clock.now() - started_at, time.process_time() - started_cpu
     await run.rollouts.aclose()
-    spent = await _count_tokens(run.engines) - before
     return Simulation(
         groups=groups,
         prompt_tokens=prompt_tokens,
         makespan_s=makespan_s,
-        num_generated_tokens=spent["generated"],
-        num_prefill_tokens=spent["prefill"],
-        num_cached_tokens=spent["cached"],
-        num_recomputed_tokens=spent["recomputed"],
+        counts=BatchCounts(**(_sum_counts(run.engines) - before)),
         cpu_time_s=cpu_time_s,
     )
 
 
-async def _count_tokens(engines: Sequence[SimulatedEngine]) -> Counter[str]:
-    count: Counter[str] = Counter()
-    for engine in engines:
-        stats = await engine.stats()
-        count["generated"] += stats.num_generated_tokens
-        count["prefill"] += stats.num_prefill_tokens
-        count["cached"] += stats.num_cached_tokens
-        count["recomputed"] += engine.num_recomputed_tokens
-    return count
+def _sum_counts(engines: Sequence[SimulatedEngine]) -> Counter[str]:
+    return sum((Counter(asdict(engine.counts)) for engine in engines), Counter[str]())
 
 
 def _refuse_real_time(config: RunConfig, tools: list[str]) -> None:
@@ -188,8 +176,8 @@ def report(simulation: Simulation, config: RunConfig) -> Table:
     """Return the figures for a person."""
     summaries, seconds = simulation.summaries, simulation.makespan_s
     num_turns, engines = sum(summary.num_turns for summary in summaries), config.rollout.num_engines
-    computed = simulation.num_prefill_tokens + simulation.num_generated_tokens
-    asked = simulation.num_prefill_tokens + simulation.num_cached_tokens
+    counts = simulation.counts
+    computed, asked = counts.prefilled + counts.generated, counts.prefilled + counts.cached
     total_s = sum(summary.wall_time_s for summary in summaries)
     tool_s = sum(summary.tool_time_s for summary in summaries)
     rows = {
@@ -197,9 +185,9 @@ def report(simulation: Simulation, config: RunConfig) -> Table:
         "time for all of them": f"{seconds:,.1f} s",
         "longest trajectory": f"{max(summary.wall_time_s for summary in summaries):,.1f} s",
         "trajectories per second": f"{len(summaries) / seconds:,.2f}",
-        "sampled tokens per second and engine": f"{simulation.num_generated_tokens / seconds / engines:,.0f}",
-        "prompt tokens found in the cache": f"{simulation.num_cached_tokens / max(1, asked):.1%}",
-        "tokens computed again": f"{simulation.num_recomputed_tokens / max(1, computed):.2%}",
+        "sampled tokens per second and engine": f"{counts.generated / seconds / engines:,.0f}",
+        "prompt tokens found in the cache": f"{counts.cached / max(1, asked):.1%}",
+        "tokens computed again": f"{counts.recomputed / max(1, computed):.2%}",
         "share of a trajectory's time in tools": f"{tool_s / (total_s or 1.0):.1%}",
         "CPU time of the loop per turn": f"{1000 * simulation.cpu_time_s / max(1, num_turns):.2f} ms",
     }

@@ -15,7 +15,7 @@ from agentrl.config.schema.run import ModelSection
 from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.engine.base import EngineStats
 from agentrl.models.tokenizer import load_tokenizer
-from agentrl.simulation.batch_model import BatchSimulation, SimulatedRequest
+from agentrl.simulation.batch_model import BatchCounts, BatchSimulation, SimulatedRequest
 from agentrl.types import Completion, Deadline, FinishReason, SamplingParams
 from agentrl.weight_sync.base import WeightSource
 
@@ -23,8 +23,6 @@ _TOOL_CALL = '<tool_call>\n{"name": "simulated_tool", "arguments": %s}\n</tool_c
 _ANSWER = "<answer>0</answer>"
 _FILLER = " and"
 _LOGPROB = -0.5
-_MAX_PASTS = 65_536
-"""Remembered trajectories; many more than run at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,9 +128,9 @@ class SimulatedEngine:
         )
 
     @property
-    def num_recomputed_tokens(self) -> int:
-        """Tokens computed again since the start, after a preemption or between turns."""
-        return self._batch.counts.recomputed
+    def counts(self) -> BatchCounts:
+        """Counts since the start."""
+        return self._batch.counts
 
     async def aclose(self) -> None:
         """See `Engine.aclose`."""
@@ -144,8 +142,6 @@ class SimulatedEngine:
         if past is None:
             opening = f"{hash(tuple(token_ids))}"
             past = self._pasts[trajectory] = _Past(opening=opening, num_opening_tokens=len(token_ids))
-            if len(self._pasts) > _MAX_PASTS:
-                del self._pasts[next(iter(self._pasts))]
         return past
 
     def _end_early(self, request_id: str) -> None:

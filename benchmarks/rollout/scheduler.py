@@ -125,7 +125,7 @@ def scarce_rows(size: int, prefill_ms: float, *, num_steps_before: int) -> tuple
 
 
 def _recomputed(simulation: Simulation) -> float:
-    return simulation.num_recomputed_tokens / (simulation.num_generated_tokens + simulation.num_prefill_tokens)
+    return simulation.counts.recomputed / (simulation.counts.generated + simulation.counts.prefilled)
 
 
 def main() -> int:

@@ -108,4 +108,4 @@ def test_no_schedule_that_was_played_beats_its_bound():
     assert least_of_any_s(work) <= static.makespan_s
     assert least_of_any_s(work) <= least_without_recomputation_s(work) <= reserved.makespan_s
     assert least_with_reservations_s(work) <= reserved.makespan_s
-    assert reserved.num_recomputed_tokens == 0
+    assert reserved.counts.recomputed == 0

@@ -45,9 +45,9 @@ def test_where_all_fit_nothing_takes_longer_than_the_longest_trajectory():
 def test_reserving_for_the_longest_computes_nothing_again_and_letting_all_in_does():
     scarce = ("simulated.kv_tokens=20000", "rollout.samples_per_prompt=32")
     reserved, crowded = play(*scarce), play(*scarce, "rollout.max_response_tokens=8000", "rollout.admission=expected")
-    assert reserved.num_recomputed_tokens == 0
-    computed = crowded.num_generated_tokens + crowded.num_prefill_tokens
-    assert crowded.num_recomputed_tokens <= 0.02 * computed
+    assert reserved.counts.recomputed == 0
+    computed = crowded.counts.generated + crowded.counts.prefilled
+    assert crowded.counts.recomputed <= 0.02 * computed
     assert crowded.makespan_s < reserved.makespan_s
 
 
