@@ -230,18 +230,12 @@ def _gpus_each(config: RunConfig, *, num_node_gpus: int | None = None, with_mode
 def _require_gpus_in_pools(config: RunConfig, *, num_node_gpus: int) -> None:
     """Refuse a pool without GPUs for a role that computes, on nodes with GPUs: it would silently use the CPU."""
     idle = {"rollout"} if config.rollout.engine == "openai" else set()
-    on_cpu = {
-        pool: role
-        for role, pool in config.cluster.roles.items()
-        if config.cluster.pools[pool].num_gpus == 0 and set(role.split("_")) - idle
-    }
-    if num_node_gpus == 0 or not on_cpu:
-        return
-    keys = ", ".join(f"`cluster.pools.{pool}.num_gpus` (of `cluster.roles.{role}`)" for pool, role in on_cpu.items())
-    raise ConfigError(
-        f"{keys}: 0, so it would compute on the CPU of nodes with {num_node_gpus} GPUs. Set it to 1, or hide the GPUs from Ray "
-        "(`CUDA_VISIBLE_DEVICES=`)"
-    )
+    for role, pool in config.cluster.roles.items():
+        if num_node_gpus > 0 and config.cluster.pools[pool].num_gpus == 0 and set(role.split("_")) - idle:
+            raise ConfigError(
+                f"`cluster.pools.{pool}.num_gpus` (of `cluster.roles.{role}`): 0, so it would compute on the CPU of nodes with "
+                f"{num_node_gpus} GPUs. Set it to 1, or hide the GPUs from Ray (`CUDA_VISIBLE_DEVICES=`)"
+            )
 
 
 def _gpus_per_process(config: RunConfig, *, num_ranks: int, num_node_gpus: int) -> float:

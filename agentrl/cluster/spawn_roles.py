@@ -54,7 +54,7 @@ class Places:
         """Reserve every pool of a config, for a run with or without models.
 
         Raises:
-            ConfigError: the cluster cannot hold the run, which it did not hold before either (`is_restart`).
+            ConfigError: the cluster cannot hold the run; not checked if it has held it before (`is_restart`).
             InsufficientResourcesError: others held the places for too long, or a node that the run had did not come back.
         """
         needs = processes_of(config, num_gpus=num_gpus, with_models=with_models)
