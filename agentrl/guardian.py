@@ -31,18 +31,8 @@ class Guardian:
     def __init__(self, *, mark: str, temp_dir: Path) -> None:
         """Start guarding; every process started afterwards must have an environment variable with the value `mark`."""
         self._mark, self._temp_dir = mark, temp_dir
-        self._process = self._start()
-
-    def dismiss(self) -> None:
-        """End the guardian, which kills what is left; this process does so if the guardian was killed."""
-        self._process.communicate(_FAREWELL)
-        if self._process.returncode != 0:
-            logger.warning("guardian: its process ended with the run (%d); cleaning up here", self._process.returncode)
-            _clean_up(os.getpid(), self._mark, self._temp_dir)
-
-    def _start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "agentrl.guardian", self._mark, str(self._temp_dir)],
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agentrl.guardian", mark, str(temp_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # an open log would mark it as a process of the run
@@ -50,6 +40,13 @@ class Guardian:
             start_new_session=True,
             env={key: value for key, value in os.environ.items() if key != MARK},
         )
+
+    def dismiss(self) -> None:
+        """End the guardian, which kills what is left; this process does so if the guardian was killed."""
+        self._process.communicate(_FAREWELL)
+        if self._process.returncode != 0:
+            logger.warning("guardian: its process ended with the run (%d); cleaning up here", self._process.returncode)
+            _clean_up(os.getpid(), self._mark, self._temp_dir)
 
 
 def _processes_of(owner: int, mark: str, temp_dir: Path) -> list[int]:

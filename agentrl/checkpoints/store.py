@@ -92,14 +92,7 @@ class CheckpointStore:
     """
 
     def __init__(self, url: str) -> None:
-        """Open the store; nothing is read yet.
-
-        Args:
-            url: a path, or a URL such as `s3://bucket/runs/demo`; addresses and keys of a store come from the environment.
-
-        Raises:
-            ConfigError: see `open_store`.
-        """
+        """Open the store at a path or a URL such as `s3://bucket/runs/demo` (see `open_store`); nothing is read yet."""
         self._files, self._root = open_store(url, key=_KEY)
         self.url = url.rstrip("/")
         self._on_disk = isinstance(self._files, LocalFileSystem)

@@ -16,7 +16,6 @@ runs/demo/
 An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
 """
 
-import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,11 +25,9 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
 from agentrl.run.fingerprints import CODE, digest_of
-from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, changed_inputs, content_of, refuse_other_inputs
+from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
 from agentrl.run.resume_rules import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.trajectories.store import TrajectoryStore
-
-logger = logging.getLogger(__name__)
 
 
 class RunDirectory(ResumableFolder):
@@ -45,12 +42,8 @@ class RunDirectory(ResumableFolder):
         self._config = config
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
-        """Do what the base class says, warn of edited code that is accepted, and remove what a killed run was carrying."""
-        digests_before = content_of(self._saved_digests)
+        """Do what the base class says, and remove what a killed run was carrying."""
         super().open(inputs, trains=trains)
-        for name, changed in changed_inputs(self._inputs, digests_before).items():
-            if name.startswith(CODE):
-                logger.warning("%s: edited since the run last started", changed)
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
     def refuse_other_policy(self) -> None:

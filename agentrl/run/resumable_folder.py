@@ -31,12 +31,7 @@ class ResumableFolder(ABC):
     """Base of every kind of run's folder; a subclass says which changes of the config prevent resuming."""
 
     def __init__(self, config: RunConfig | SftConfig, *, num_steps: int) -> None:
-        """Name the folder; `open` looks at it.
-
-        Args:
-            config: the resolved config of the run.
-            num_steps: updates after which the run is finished.
-        """
+        """Name the folder of a resolved config, finished after `num_steps` updates; `open` looks at it."""
         assert config.run.dir is not None  # the loader of the config has filled it
         self.path = Path(config.run.dir)
         self.checkpoints = CheckpointStore(config.checkpoint.dir or str(self.path / "checkpoints"))
@@ -233,19 +228,16 @@ class ResumableFolder(ABC):
 
 def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
     """Refuse inputs whose digests differ from the saved ones; inputs without a saved digest are accepted."""
-    if changed := changed_inputs(inputs, saved):
+    before = {} if saved is None else orjson.loads(saved)
+    changed = [name for name, (_, digest) in inputs.items() if before.get(name, digest) != digest]
+    if changed:
+        named = ", ".join(f"`{name}` ({inputs[name][0]})" for name in changed)
         is_code = all(name.startswith(CODE) for name in changed)
         accept = ", or go on with the new code by `run.accept_code_changes=true`" if is_code else ""
         raise ConfigError(
-            f"{where} a run that read other content from {', '.join(changed.values())}, so what it has made does not go "
-            f"with what is there now. Put the old files back, or name another `{key}`{accept}."
+            f"{where} a run that read other content from {named}, so what it has made does not go with what is there now. "
+            f"Put the old files back, or name another `{key}`{accept}."
         )
-
-
-def changed_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None) -> dict[str, str]:
-    """Return the inputs whose digests differ from the saved ones, each as text for messages."""
-    before = {} if saved is None else orjson.loads(saved)
-    return {name: f"`{name}` ({path})" for name, (path, digest) in inputs.items() if before.get(name, digest) != digest}
 
 
 def content_of(file: Path) -> bytes | None:

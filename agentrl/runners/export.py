@@ -27,13 +27,12 @@ def export(config: RunConfig, *, step: int | None = None, best: bool = False, to
 
     Args:
         config: of the run.
-        step: of the checkpoint; absent: the newest that counts.
-        best: take the one with the highest validation accuracy instead, the newer of equals.
-        to: a folder that is empty or not there, or the URL of one in a store that fsspec knows; absent:
-            `exported/step_000010` in `run.dir`.
+        step: of the checkpoint; absent: the newest, or with `best` that of the highest validation accuracy.
+        best: see `step`.
+        to: an empty or new folder, or the URL of one in a store; absent: `exported/step_000010` in `run.dir`.
 
     Returns:
-        What has been written, as a line for a person.
+        A line for a person.
 
     Raises:
         ConfigError: there is no such checkpoint, it is that of another policy, or the place cannot be used.

@@ -132,7 +132,7 @@ class Reward:
 
 
 def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sys.path", list(sys.path))
     (tmp_path / "edited_reward.py").write_text(REWARD)
@@ -156,7 +156,6 @@ def test_an_edit_of_a_reward_or_of_a_module_that_it_imports_is_refused_unless_ac
     with pytest.raises(ConfigError, match=r"other content from `module edited_helper` .*accept_code_changes=true"):
         start()
     start("run.accept_code_changes=true")
-    assert "`module edited_helper`" in caplog.text
     start()  # what was accepted is the run's code now
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "edited_helper.py").write_text("LIMIT = 3.0")

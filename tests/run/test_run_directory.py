@@ -46,23 +46,6 @@ def elsewhere(tmp_path: Path, name: str, *overrides: str, inputs: Mapping[str, P
     return created
 
 
-def test_accepted_edits_of_code_are_warned_of_once_and_only_where_a_run_starts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    module = tmp_path / "my_reward.py"
-    inputs = {f"{CODE}my_reward": module}
-    module.write_text("LIMIT = 1.0")
-    elsewhere(tmp_path, "run", inputs=inputs).close()
-    module.write_text("LIMIT = 2.0")
-    config = ["run.accept_code_changes=true", f"checkpoint.dir={tmp_path / 'shared'}"]
-    directory(tmp_path, *config).try_out(inputs)
-    assert "edited since" not in caplog.text
-    elsewhere(tmp_path, "run", *config, inputs=inputs).close()
-    assert caplog.text.count("edited since the run last started") == 1
-    elsewhere(tmp_path, "run", *config, inputs=inputs).close()
-    assert caplog.text.count("edited since the run last started") == 1, "what was accepted is the run's code now"
-
-
 def test_an_edit_of_code_is_free_until_the_first_checkpoint(tmp_path: Path):
     module = tmp_path / "my_reward.py"
     inputs = {f"{CODE}my_reward": module}
