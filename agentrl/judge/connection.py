@@ -41,8 +41,8 @@ class ToolContext:
 NO_CONTEXT = ToolContext()
 
 
-class JudgeConnection(PlainConfig):
-    """Connection to the judges, under the names of rStar2-Agent's tool configuration."""
+class JudgeKeys(PlainConfig):
+    """Address of the judges, under the names of rStar2-Agent's tool configuration."""
 
     host_addr: str | None = None
     """Address of the judge; absent: the run's judges."""
@@ -50,12 +50,6 @@ class JudgeConnection(PlainConfig):
     """Port of the judge; absent: the run's judges."""
     token_env: str | None = None
     """Environment variable that holds the judges' bearer token; absent: the run's token, for the run's judges."""
-    request_processor_concurrency: int = Field(default=_SHORT_FORM["concurrency"].default, ge=1)
-    """Requests in flight at once; nearly done ones are not counted."""
-    request_processor_batch_size: int = Field(default=_SHORT_FORM["batch_size"].default, ge=1, le=4096)
-    """Most submissions in one request."""
-    request_processor_batch_timeout_seconds: float = Field(default=_SHORT_FORM["batch_timeout_seconds"].default, gt=0)
-    """Wall clock of one request."""
 
     @property
     def url(self) -> str | None:
@@ -90,8 +84,8 @@ class JudgeConnection(PlainConfig):
                 "make them equal"
             )
 
-    def client(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeClient:
-        """Return a client of the judges that these keys name, else of the run's; it is not started yet.
+    def address(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeAddress:
+        """Return the judges that these keys name, else the run's.
 
         Args:
             of_run: the run's judges.
@@ -108,9 +102,25 @@ class JudgeConnection(PlainConfig):
             raise ConfigError(f"{owner}: `host_addr` and `host_port` are not set, and the run has no judge. Set both")
         is_of_run = of_run is not None and set(urls) == set(of_run.urls)
         token = of_run.token if of_run is not None and is_of_run else None
+        return JudgeAddress(urls=urls, token=bearer_token(self.token_env, key=f"{owner}: `token_env`") or token)
+
+
+class JudgeConnection(JudgeKeys):
+    """Connection to the judges: address, and batches of submissions."""
+
+    request_processor_concurrency: int = Field(default=_SHORT_FORM["concurrency"].default, ge=1)
+    """Requests in flight at once; nearly done ones are not counted."""
+    request_processor_batch_size: int = Field(default=_SHORT_FORM["batch_size"].default, ge=1, le=4096)
+    """Most submissions in one request."""
+    request_processor_batch_timeout_seconds: float = Field(default=_SHORT_FORM["batch_timeout_seconds"].default, gt=0)
+    """Wall clock of one request."""
+
+    def client(self, of_run: JudgeAddress | None = None, *, owner: str) -> JudgeClient:
+        """Return a client of the judges of `address`; it is not started yet."""
+        judges = self.address(of_run, owner=owner)
         return JudgeClient(
-            urls,
-            token=bearer_token(self.token_env, key=f"{owner}: `token_env`") or token,
+            judges.urls,
+            token=judges.token,
             concurrency=self.request_processor_concurrency,
             batch_size=self.request_processor_batch_size,
             batch_timeout_s=self.request_processor_batch_timeout_seconds,

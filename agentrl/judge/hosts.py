@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -12,11 +13,12 @@ from agentrl.errors import JudgeUnavailableError
 from agentrl.servers.pool import Host, HostPool
 from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
 from code_judge_server.schemas import Health, SubmissionBatch, Verdict
+from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionState
 
 _READY_TIMEOUT_S = 5.0
 _REPLY_GRACE_S = 5.0
 """Time that the client waits for a reply beyond the judge's deadline."""
-_BAD_BATCH = (400, 413, 422)
+_BAD_REQUEST = (400, 413, 422)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,13 +90,40 @@ class JudgeHosts(HostPool[JudgeHost]):
         host.num_slots = health.num_slots
         return health
 
+    async def open_session(self, host: JudgeHost, *, timeout_s: float) -> SessionState:
+        """Open a Python session.
+
+        Raises:
+            NotAnsweredError, RefusedError, JudgeUnavailableError: as `judge`; a `BusyError` if there is no room.
+        """
+        async with self._reply("POST", f"{host.url}/v1/sessions", timeout_s=timeout_s, body="{}") as reply:
+            return SessionState.model_validate_json(await reply.read())
+
+    async def session_state(self, host: JudgeHost, session_id: str, *, timeout_s: float) -> SessionState:
+        """Return the state of a session; a `RefusedError` means that it is gone."""
+        async with self._reply("GET", f"{host.url}/v1/sessions/{session_id}", timeout_s=timeout_s) as reply:
+            return SessionState.model_validate_json(await reply.read())
+
+    async def run_cell(self, host: JudgeHost, session_id: str, request: CellRequest) -> CellResult:
+        """Run a cell of a session; a `RefusedError` means that the session is gone."""
+        timeout_s = None if request.deadline_s is None else request.deadline_s + _REPLY_GRACE_S
+        body, url = request.model_dump_json(exclude_defaults=True), f"{host.url}/v1/sessions/{session_id}/cells"
+        async with self._reply("POST", url, timeout_s=timeout_s, body=body) as reply:
+            return CellResult.model_validate_json(await reply.read())
+
+    async def close_session(self, host: JudgeHost, session_id: str, *, timeout_s: float) -> None:
+        """Close a session."""
+        async with self._reply("DELETE", f"{host.url}/v1/sessions/{session_id}", timeout_s=timeout_s):
+            pass
+
     @asynccontextmanager
     async def _reply(self, method: str, url: str, **request: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             async with self.session.reply(method, url, **request) as reply:
                 yield reply
         except RefusedError as error:
-            if error.status in _BAD_BATCH:
+            session_is_gone = error.status == HTTPStatus.NOT_FOUND and "/v1/sessions/" in url
+            if error.status in _BAD_REQUEST or session_is_gone:
                 raise
             raise JudgeUnavailableError(f"judge {error}. Check its address and `token_env`") from error
 

@@ -26,6 +26,9 @@ _MAX_QUOTED_CHARACTERS = 2000
 _START_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 0.02
 _STOP_TIMEOUT_S = 5.0
+_MAX_SESSIONS = 256
+_SESSION_IDLE_S = 3600
+"""Longer than a trajectory waits between two calls; the tool closes its sessions itself."""
 _FORGIVEN_AFTER_S = 600.0
 """Working time after which earlier deaths no longer count."""
 _FIRST_BACK_OFF_S = 0.25
@@ -125,6 +128,8 @@ class LocalJudge:
             "max-wall-time-s": f"{limits.max_wall_time_s:g}",
             "max-cpu-time-s": f"{limits.max_wall_time_s / 2:g}",
             "max-memory-mb": limits.max_memory_mb,
+            "max-sessions": _MAX_SESSIONS,
+            "session-idle-s": _SESSION_IDLE_S,
         }
         # `-P`: a file beside the config must not shadow a module of the judge.
         command = [sys.executable, "-P", "-m", "code_judge_server", "--exit-with-stdin"]

@@ -8,14 +8,14 @@ from agentrl.cluster.node_judges import node_judges
 from agentrl.config.schema.run import JudgeSection, RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
-from agentrl.judge.connection import JudgeAddress, JudgeConnection
+from agentrl.judge.connection import JudgeAddress, JudgeConnection, JudgeKeys
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
 from agentrl.servers.session import bearer_token
 from agentrl.tools.base import ToolConfig
-from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
+from agentrl.tools.loader import JUDGE_TOOLS
 
-_BUILT_IN: dict[str, type[JudgeConnection]] = {PYTHON_TOOL: PythonToolConfig, CODE_TESTS_REWARD: CodeTestsConfig}
+_BUILT_IN: dict[str, type[JudgeKeys]] = {**JUDGE_TOOLS, CODE_TESTS_REWARD: CodeTestsConfig}
 _TIMEOUT_S = 10.0
 
 
@@ -66,12 +66,13 @@ async def judges_on_nodes(
 
 def _named_clients(tools: Sequence[ToolConfig], reward: RewardSection, named: JudgeAddress | None) -> list[JudgeClient]:
     """Return a client of every set of judges that the config names: for the run, for a tool or for the reward."""
-    connections = _connections(tools, reward) if named is None else [JudgeConnection(), *_connections(tools, reward)]
-    clients = [own.client(named, owner="judge") for own in connections if named or own.url]
+    connections = _connections(tools, reward) if named is None else [JudgeKeys(), *_connections(tools, reward)]
+    judges = [own.address(named, owner="judge") for own in connections if named or own.url]
+    clients = [JudgeConnection().client(address, owner="judge") for address in judges]
     return list({tuple(client.urls): client for client in clients}.values())
 
 
-def _connections(tools: Sequence[ToolConfig], reward: RewardSection) -> list[JudgeConnection]:
+def _connections(tools: Sequence[ToolConfig], reward: RewardSection) -> list[JudgeKeys]:
     """Return what the config says of the judge, for every built-in tool and reward that uses one."""
     parts = [part for part in (*tools, *reward.scorers) if part.class_name in _BUILT_IN]
     return [_BUILT_IN[part.class_name or ""](**part.config) for part in parts]

@@ -98,7 +98,7 @@ class ServerSession:
     async def reply(
         self, method: str, url: str, *, timeout_s: float | None, body: bytes | str | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a reply with status 200; other replies, and failures while it is read, are raised as `ServerError`s."""
+        """Yield a successful reply; others, and failures while it is read, are raised as `ServerError`s."""
         if self._session is None:
             raise RuntimeError("server session: not started; await `start()` on its event loop")
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
@@ -106,7 +106,7 @@ class ServerSession:
         request = self._session.request(method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
         try:
             async with request as reply:
-                if reply.status != HTTPStatus.OK:
+                if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
                     content = await reply.content.read(_READ_OF_ERROR_BYTES)
                     raise self.failure(url, reply.status, content, retry_after_s=_retry_after_s(reply.headers))
                 yield reply

@@ -17,14 +17,18 @@ from agentrl.config.load import one_line
 from agentrl.config.plain import PlainConfig, read_plain_config
 from agentrl.config.schema.run import CodeJudgeTools, RunConfig
 from agentrl.errors import ConfigError
+from agentrl.judge.connection import JudgeKeys
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionToolConfig
+from agentrl.tools.jupyter_tool import JUPYTER_TOOL, JupyterToolConfig
 from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
 from agentrl.tools.verl_adapter import SchemaView
 from agentrl.tools.worker_tool import WORKER_TOOL, WorkerToolConfig
 
+JUDGE_TOOLS: dict[str, type[JudgeKeys]] = {PYTHON_TOOL: PythonToolConfig, JUPYTER_TOOL: JupyterToolConfig}
+"""Tools that ask a judge, with the keys that name it."""
 _BUILT_IN: dict[str, type[PlainConfig]] = {
-    PYTHON_TOOL: PythonToolConfig,
+    **JUDGE_TOOLS,
     FUNCTION_TOOL: FunctionToolConfig,
     WORKER_TOOL: WorkerToolConfig,
 }
@@ -58,8 +62,8 @@ def load_tool_configs(config: RunConfig) -> list[ToolConfig]:
     else:
         key, configs = "tools", _short_form(config.tools.code_judge if config.tools else None)
     for index, tool in enumerate(configs):
-        if tool.class_name == PYTHON_TOOL:
-            PythonToolConfig(**tool.config).check_address(config.judge, key=f"{key}[{index}].config")
+        if judge_keys := JUDGE_TOOLS.get(tool.class_name):
+            judge_keys(**tool.config).check_address(config.judge, key=f"{key}[{index}].config")
     return configs
 
 
@@ -88,19 +92,18 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
 def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
     if judge is None:
         return []
-    if judge.enable_jupyter:
-        raise ConfigError(
-            "`tools.code_judge.enable_jupyter` is true, but this version has no stateful tool yet; set it to false"
-        )
+    address = {"host_addr": judge.host_addr, "host_port": judge.host_port}
     config = {
-        "host_addr": judge.host_addr,
-        "host_port": judge.host_port,
+        **address,
         "request_processor_concurrency": judge.concurrency,
         "request_processor_batch_size": judge.batch_size,
         "request_processor_batch_timeout_seconds": judge.batch_timeout_seconds,
     }
     checked = read_plain_config(PythonToolConfig, config, source="`tools.code_judge`")
-    return [ToolConfig(class_name=PYTHON_TOOL, config=checked.model_dump())]
+    tools = [ToolConfig(class_name=PYTHON_TOOL, config=checked.model_dump())]
+    if judge.enable_jupyter:
+        tools.append(ToolConfig(class_name=JUPYTER_TOOL, config=JupyterToolConfig(**address).model_dump()))
+    return tools
 
 
 def _read_entry(plain: Any, *, source: str, prefix: str) -> ToolConfig:

@@ -9,7 +9,7 @@ from agentrl.judge.connection import NO_CONTEXT, JudgeConnection, ToolContext
 from agentrl.judge.stats import JudgeStats
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.types import Deadline, ToolResult, ToolStatus
-from code_judge_server.schemas import Verdict, VerdictStatus
+from code_judge_server.schemas import RunResult, Verdict, VerdictStatus
 
 PYTHON_TOOL = "agentrl.tools.python_tool.PythonTool"
 
@@ -28,14 +28,14 @@ PYTHON_TOOL_SCHEMA = ToolSchema(
 
 _START_TIMEOUT_S = 10.0
 
-_REASONS = {
+LIMIT_REASONS = {
     VerdictStatus.TIME_LIMIT_EXCEEDED: "time limit exceeded",
     VerdictStatus.MEMORY_LIMIT_EXCEEDED: "memory limit exceeded",
     VerdictStatus.OUTPUT_LIMIT_EXCEEDED: "output limit exceeded",
     VerdictStatus.COMPILE_ERROR: "compile error",
 }
 
-_STATUSES = {VerdictStatus.ACCEPTED: ToolStatus.OK, VerdictStatus.TIME_LIMIT_EXCEEDED: ToolStatus.TIMEOUT}
+STATUSES = {VerdictStatus.ACCEPTED: ToolStatus.OK, VerdictStatus.TIME_LIMIT_EXCEEDED: ToolStatus.TIMEOUT}
 
 
 class PythonToolConfig(JudgeConnection):
@@ -81,7 +81,7 @@ class PythonTool:
         except InvalidSubmissionError as error:
             return ToolResult(status=ToolStatus.INVALID_ARGUMENTS, text=f"failure: {error}")
         return ToolResult(
-            status=_STATUSES.get(verdict.status, ToolStatus.ERROR),
+            status=STATUSES.get(verdict.status, ToolStatus.ERROR),
             text=result_text(verdict),
             truncated=verdict.stdout_truncated or verdict.stderr_truncated,
             queue_s=verdict.queue_time_s,
@@ -105,14 +105,15 @@ def result_text(verdict: Verdict) -> str:
     The first line is `success` or `failure: <reason>`; then come non-empty `stdout:` and `stderr:`, each on a line before its
     text.
     """
-    lines = ["success" if verdict.status is VerdictStatus.ACCEPTED else f"failure: {_reason(verdict)}"]
+    lines = ["success" if verdict.status is VerdictStatus.ACCEPTED else f"failure: {failure_reason(verdict)}"]
     for name, text in (("stdout", verdict.stdout), ("stderr", verdict.stderr)):
         if text.rstrip("\n"):
             lines += [f"{name}:", text.rstrip("\n")]
     return "\n".join(lines)
 
 
-def _reason(verdict: Verdict) -> str:
-    if verdict.status in _REASONS:
-        return _REASONS[verdict.status]
-    return f"exit code {verdict.exit_code}" if verdict.signal is None else f"killed by signal {verdict.signal}"
+def failure_reason(result: RunResult) -> str:
+    """Return why a program failed."""
+    if result.status in LIMIT_REASONS:
+        return LIMIT_REASONS[result.status]
+    return f"exit code {result.exit_code}" if result.signal is None else f"killed by signal {result.signal}"

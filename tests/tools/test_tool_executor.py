@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError, DataError, JudgeUnavailableError, ToolError, UnexplainedError
+from agentrl.run.preflight.sample_arguments import sample_arguments
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
-from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
 
 EPISODE = Episode(episode_id="e", prompt_id="p")

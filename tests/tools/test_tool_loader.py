@@ -18,6 +18,7 @@ from agentrl.judge.connection import JudgeAddress
 from agentrl.run.judges import needs_judge
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL
+from agentrl.tools.jupyter_tool import JUPYTER_TOOL
 from agentrl.tools.loader import load_tool_configs, load_tool_file
 from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA, PythonToolConfig
 
@@ -131,9 +132,11 @@ def test_tools_beside_tool_config_path_is_a_config_error() -> None:
         load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools()), at_root="a.yaml"))
 
 
-def test_a_stateful_tool_is_refused_until_there_is_one() -> None:
-    with pytest.raises(ConfigError, match="no stateful tool yet"):
-        load_tool_configs(run_config(tools=ToolsSection(code_judge=CodeJudgeTools(enable_jupyter=True))))
+def test_the_short_form_adds_the_notebook_on_request() -> None:
+    judge = CodeJudgeTools(host_addr="10.0.0.1", host_port=8088, enable_jupyter=True)
+    python, jupyter = load_tool_configs(run_config(tools=ToolsSection(code_judge=judge)))
+    assert [python.class_name, jupyter.class_name] == [PYTHON_TOOL, JUPYTER_TOOL]
+    assert (jupyter.config["host_addr"], jupyter.config["host_port"]) == ("10.0.0.1", 8088)
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ class StageSection(Section):
 
 
 class CodeJudgeTools(Section):
-    """rStar2-Agent's short form of the built-in Python tool and its code judge."""
+    """rStar2-Agent's short form of the built-in Python tools and their code judge."""
 
     host_addr: str | None = None
     """Address of a running judge, instead of `judge.hosts`; absent: the run's judges."""
@@ -301,7 +301,7 @@ class CodeJudgeTools(Section):
     batch_timeout_seconds: Seconds = 30.0
     """Time limit for one batch, in seconds."""
     enable_jupyter: bool = False
-    """The stateful `jupyter_code` tool, which does not exist yet: true is refused."""
+    """Add the tool `jupyter_code`: a notebook per trajectory, whose variables live from call to call."""
 
 
 class ToolsSection(Section):

@@ -20,12 +20,12 @@ from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import reference_answer
 from agentrl.run.judges import driver_judge
 from agentrl.run.preflight.report import CheckReport, CheckSubject
+from agentrl.run.preflight.sample_arguments import sample_arguments
 from agentrl.run.prompt_sets import count_overlong, overlong_warnings
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.python_tool import PYTHON_TOOL
-from agentrl.tools.sample_arguments import sample_arguments
 from agentrl.tools.worker_tool import WORKER_TOOL
 from agentrl.types import Deadline, Prompt, ToolCall, ToolStatus, Turn
 

@@ -14,6 +14,7 @@ from agentrl.run.preflight.report import CheckReport, CheckSubject
 from agentrl.tools.base import ToolConfig, ToolSchema
 from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionTool
+from agentrl.tools.jupyter_tool import JUPYTER_TOOL, JUPYTER_TOOL_SCHEMA
 from agentrl.tools.python_tool import PYTHON_TOOL, PYTHON_TOOL_SCHEMA
 
 _SHOWN_TOKENS = 3
@@ -35,6 +36,8 @@ def known_schemas(tools: Sequence[ToolConfig]) -> list[dict[str, Any]]:
             schemas.append(read_tool_schema(tool.tool_schema))
         elif tool.class_name == PYTHON_TOOL:
             schemas.append(PYTHON_TOOL_SCHEMA)
+        elif tool.class_name == JUPYTER_TOOL:
+            schemas.append(JUPYTER_TOOL_SCHEMA)
         elif tool.class_name == FUNCTION_TOOL:
             schemas.append(FunctionTool(tool.config, None).schema)
     return [schema.as_template_dict() for schema in schemas]
