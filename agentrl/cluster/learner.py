@@ -183,15 +183,14 @@ class Learner:
         """Call a method of a component that returns one result per trajectory."""
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ranks = self.groups[component]
-        # The reward model reads the last token only, and computes every trajectory by itself.
-        shares_prefixes = self._config.actor.share_prefixes and component != "reward"
         async with self._pool_locks[self._pools[component]]:
             results = await ranks.split(
                 "score",
                 component,
                 method,
                 items=[trajectory.ref for trajectory in trajectories],
-                shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=shares_prefixes),
+                # The reward model reads the last token only, and computes every trajectory by itself.
+                shares=plan_scoring(groups, num_ranks=ranks.num_shares, share_prefixes=component != "reward"),
             )
         ids = [trajectory.summary.trajectory_id for trajectory in trajectories]
         return dict(zip(ids, results, strict=True))
@@ -212,7 +211,6 @@ class Learner:
             step=step,
             num_ranks=ranks.num_shares,
             num_mini_batches=self._config.actor.mini_batches_per_step,
-            share_prefixes=self._config.actor.share_prefixes,
             kl_coefficient=kl_coefficient,
         )
         names = tuple(inputs)

@@ -35,7 +35,7 @@ class Reference:
         dtype: torch.dtype = getattr(torch, self._source.dtype)
         self._packing = Packing(
             max_tokens=self._actor.max_tokens_per_micro_batch,
-            share_prefixes=self._actor.share_prefixes and can_share_prefixes(parallel.device, dtype),
+            share_prefixes=can_share_prefixes(parallel.device, dtype),
         )
         shard_model(self._model, opened.files, parallel, self._actor, dtype=dtype)
 

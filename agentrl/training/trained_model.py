@@ -63,7 +63,7 @@ class TrainedModel:
         shard_model(model, files, parallel, self._actor, dtype=dtype)
         self._packing = Packing(
             max_tokens=self._actor.max_tokens_per_micro_batch,
-            share_prefixes=self._actor.share_prefixes and can_share_prefixes(parallel.device, dtype),
+            share_prefixes=can_share_prefixes(parallel.device, dtype),
             cost=shape.cost,
         )
         self._optimiser = build_adamw(model, betas=ADAM_BETAS, weight_decay=self._actor.weight_decay)

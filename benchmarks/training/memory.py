@@ -12,6 +12,7 @@ import multiprocessing
 import random
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -61,7 +62,7 @@ def measure(folder: str, *, tokens: int, dtype: Literal["float32", "bfloat16"]) 
     config = RunConfig(
         data=DataSection(max_prompt_tokens=length),
         model=ModelSection(path=folder, dtype=dtype),
-        actor=ActorSection(max_tokens_per_micro_batch=tokens, share_prefixes=False),
+        actor=ActorSection(max_tokens_per_micro_batch=tokens),
         rollout=RolloutSection(
             prompts_per_step=_NUM_PROMPTS,
             samples_per_prompt=_SAMPLES,
@@ -83,6 +84,7 @@ def _phases(config: RunConfig, prompts: list[int], responses: list[list[int]]) -
     context = ParallelContext(rank=0, world_size=1, master_addr="127.0.0.1", master_port=store.port, store=store)
     actor, parallel = Actor(config, "actor"), Parallel(context)
     actor.setup(parallel)
+    actor._packing = replace(actor._packing, share_prefixes=False)  # the estimate is that of the longest rows
     peaks = {"set_up": take_peak_memory() / GIB}
     groups = make_groups(random.Random(0), prompts=prompts, responses=responses)
 

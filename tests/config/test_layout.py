@@ -213,7 +213,7 @@ def test_a_transport_that_the_devices_do_not_have_is_refused(
 def test_engines_that_sleep_for_a_critic_on_their_gpus_are_taken(roles: str, tmp_path: Path):
     pools = "a: {num_processes: 1, num_gpus: 1}, b: {num_processes: 1, num_gpus: 1}"
     ppo = ["algorithm.advantage=gae", "algorithm.kl_coefficient=0.1", "critic.path=examples/arithmetic/policy"]
-    words = [*ppo, "cluster.colocated=true", "actor.share_prefixes=false"]
+    words = [*ppo, "cluster.colocated=true"]
     load(tmp_path, f"pools: {{{pools}}}, roles: {{{roles}}}", *words)
 
 

@@ -35,8 +35,10 @@ def context() -> Iterator[Parallel]:
     parallel.close()
 
 
-def start(policy: ModelSection, context: Parallel, section: RewardModelSection, **actor: int) -> RewardModel:
-    config = RunConfig(model=policy, reward=RewardSection(model=section), actor=ActorSection(**actor))
+def start(policy: ModelSection, context: Parallel, section: RewardModelSection, max_tokens: int = 1000) -> RewardModel:
+    config = RunConfig(
+        model=policy, reward=RewardSection(model=section), actor=ActorSection(max_tokens_per_micro_batch=max_tokens)
+    )
     model = RewardModel(config, "reward")
     model.setup(context)
     return model
@@ -49,7 +51,7 @@ def test_scores_match_transformers(policy: ModelSection, context: Parallel, clas
     plain.config.pad_token_id = None
     with torch.no_grad():
         expected = [plain(torch.tensor([trajectory.token_ids])).logits.item() for trajectory in TRAJECTORIES]
-    model = start(policy, context, section, max_tokens_per_micro_batch=max_tokens)
+    model = start(policy, context, section, max_tokens)
     assert model.score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
     assert max(expected) - min(expected) > 0.01
 

@@ -189,10 +189,6 @@ class ActorSection(Section):
     """Ranks that compute each packed row together (Ulysses), also of reference, critic and reward model; each holds a part of
     the row's tokens and of every layer's heads. Must divide the number of ranks and the models' attention heads.
     """
-    share_prefixes: bool = resumable(True)
-    """Compute the common beginning of a prompt's trajectories once per forward pass, also in reference and critic; the
-    gradients are the same. In float32 on GPUs there is no kernel for it, and every trajectory is computed separately.
-    """
     activation_checkpointing: bool = resumable(False)
     """Store only each layer's input and recompute the rest in the backward pass, also in the critic: far less memory, about a
     third more time, the same gradients.

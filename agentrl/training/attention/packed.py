@@ -99,10 +99,7 @@ def _attend(
     if query.device.type != "cuda":
         return merged_attention(query, key, value, cpu_parts(layout, window), CPU_KERNEL, scaling, sinks)
     if not can_share_prefixes(query.device, query.dtype):
-        raise ConfigError(
-            f"shared prefixes and attention sinks in {query.dtype} on a GPU are not supported; "
-            "set `model.dtype: bfloat16`, or `actor.share_prefixes: false` for a model without sinks"
-        )
+        raise ConfigError(f"attention sinks in {query.dtype} on a GPU are not supported; set `model.dtype: bfloat16`")
     return merged_attention(query, key, value, varlen_parts(layout, window), VARLEN_KERNEL, scaling, sinks)
 
 

@@ -78,14 +78,13 @@ def plan_update(
     step: int,
     num_ranks: int,
     num_mini_batches: int,
-    share_prefixes: bool = True,
     kl_coefficient: float | None = None,
 ) -> list[tuple[UpdateShard, list[TrajectoryRef]]]:
     """Divide the trajectories of a step over mini-batches and ranks, each trajectory exactly once.
 
     Mini-batches take whole groups, in order and in even numbers; with fewer groups than mini-batches there are fewer of them.
     Within a mini-batch, groups are split into as many parts as minimise the slowest rank's cost, where each part computes its
-    own prompt if prefixes are shared. Parts go to ranks costliest first, each to the cheapest rank so far.
+    own prompt. Parts go to ranks costliest first, each to the cheapest rank so far.
 
     Returns for each rank its shard and its trajectories; ValueError if a trajectory has no reward.
     """
@@ -98,7 +97,7 @@ def plan_update(
     items: list[list[TrainingItem]] = [[] for _ in range(num_ranks)]
     for mini_batch in range(num_mini_batches):
         first, last = (number * len(groups) // num_mini_batches for number in (mini_batch, mini_batch + 1))
-        shares = _spread(groups, range(first, last), num_ranks, share_prefixes=share_prefixes)
+        shares = _spread(groups, range(first, last), num_ranks, share_prefixes=True)
         for own, places in zip(items, shares, strict=True):
             own += [TrainingItem(group=group, member=member, mini_batch=mini_batch) for group, member in places]
     rewards = [group.rewards for group in groups]

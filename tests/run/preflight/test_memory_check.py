@@ -34,7 +34,7 @@ QWEN3_14B = ModelSize(
 )
 HOST = Machine(ram_bytes=64 * GIB)
 GPUS = Machine(ram_bytes=64 * GIB, gpu_bytes=[80 * GIB] * 4)
-IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1", "actor.share_prefixes=false"]
+IN_POOLS = ["cluster.pools.a.num_processes=4", "cluster.pools.a.num_gpus=1"]
 
 
 def config_of(*words: str) -> RunConfig:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +153,9 @@ def test_shared_prefixes_and_recomputed_activations_do_not_change_the_gradient(
     policy: ModelSection, parallel: Parallel
 ):
     norms = []
-    for settings in ({"share_prefixes": False}, {"share_prefixes": True}, {"activation_checkpointing": True}):
-        actor = start_actor(config_of(policy, **settings), parallel)
+    for share_prefixes, recompute in ((False, False), (True, False), (True, True)):
+        actor = start_actor(config_of(policy, activation_checkpointing=recompute), parallel)
+        actor._packing = replace(actor._packing, share_prefixes=share_prefixes)
         norms.append(update(actor)["actor/grad_norm"])
         actor.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)

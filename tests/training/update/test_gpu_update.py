@@ -39,7 +39,6 @@ ACTOR: Any = SimpleNamespace(
     max_grad_norm=1.0,
     epochs_per_step=1,
     max_tokens_per_micro_batch=128,
-    share_prefixes=True,
     activation_checkpointing=False,
     shard_size=0,
     cpu_offload=False,

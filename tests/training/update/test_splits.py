@@ -1,6 +1,6 @@
 """The gradient of an update does not depend on how trajectories are divided, packed and scored."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, multiprocessing
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentrl.config.schema.run import ActorSection, ModelSection, RolloutSection, RunConfig
+from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig
 from agentrl.training.actor import Actor
 from agentrl.training.model.decoder import load_model
 from agentrl.training.packing.families import Packing
@@ -62,7 +62,7 @@ def test_every_split_has_the_gradient_of_a_padded_batch(
     monkeypatch.setattr(chunked_logits, "_MAX_LOGITS_ON_CPU", max_logits)
     model = load_model(policy)
     packing = Packing(max_tokens=max_tokens, share_prefixes=share_prefixes)
-    shares = plan_update(step_groups(), step=1, num_ranks=num_ranks, num_mini_batches=1, share_prefixes=share_prefixes)
+    shares = plan_update(step_groups(), step=1, num_ranks=num_ranks, num_mini_batches=1)
     num_shared = 0
     num_scored = sum(trajectory.ref.num_response_tokens for _, refs in shares for trajectory in refs)
     for shard, refs in shares:
@@ -82,10 +82,9 @@ def test_shared_prefixes_compute_fewer_tokens_for_the_same_update(policy: ModelS
     parallel, groups, metrics = Parallel(alone()), step_groups(), []
     try:
         for share_prefixes in (True, False):
-            settings = ActorSection(share_prefixes=share_prefixes)
-            config = RunConfig(model=policy, actor=settings, rollout=RolloutSection(max_response_tokens=64))
-            actor = Actor(config, "actor")
+            actor = Actor(RunConfig(model=policy, rollout=RolloutSection(max_response_tokens=64)), "actor")
             actor.setup(parallel)
+            actor._packing = replace(actor._packing, share_prefixes=share_prefixes)
             [(shard, refs)] = plan_update(groups, step=1, num_ranks=1, num_mini_batches=1)
             metrics.append(actor.update(shard, [trajectory.ref for trajectory in refs], [TokenInputs()] * len(refs)))
             actor.close()
