@@ -15,7 +15,6 @@ from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward
 from agentrl.run.preflight.plugins import score_answers
-from agentrl.run.preflight.process_table import process_table
 from agentrl.run.preflight.report import CheckReport
 from agentrl.runners.check import CheckLevel, check
 from agentrl.types import Prompt, Turn
@@ -214,15 +213,6 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"run\.dir: .*/file is no folder that can be written"):
         await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)
-
-
-def test_threads_of_a_cluster_are_not_counted_from_the_cores_here():
-    words = ["cluster.address=10.0.0.1:6379", "cluster.pools={a: {num_processes: 1}, b: {num_processes: 1}}"]
-    for overrides, counted in (([*words, "cluster.roles={actor: b, rollout: a}"], False), ([], True)):
-        each = list(
-            process_table(load_run_config("configs/demo.yaml", overrides).config, asks_judge=True).columns[2].cells
-        )
-        assert any("threads" in str(cell) for cell in each) == counted
 
 
 @pytest.mark.parametrize(

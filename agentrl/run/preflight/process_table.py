@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from agentrl.cluster.placement.threads import num_cores, threads_per_engine, threads_per_rank
+from agentrl.cluster.placement.threads import num_cores
 from agentrl.config.layout import Placement, layout, pool_size
 from agentrl.config.schema.run import JudgeSection, RunConfig
 from agentrl.run.stages import stages_of
@@ -27,12 +27,10 @@ def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
 
 def _each(config: RunConfig, placement: Placement) -> str:
     parts = [] if placement.pool is None else [f"pool {placement.pool}"]
-    # Each process of a cluster counts the cores of its own machine.
-    threads = ", {} threads without a GPU" if config.cluster.address is None else ""
     if placement.role != "rollout":
-        parts.append(f"FSDP rank{threads.format(threads_per_rank(config))}")
+        parts.append("FSDP rank")
     if "rollout" in placement.components:
-        parts.append(f"engine {config.rollout.engine}{threads.format(threads_per_engine(config))}")
+        parts.append(f"engine {config.rollout.engine}")
     return "; ".join(parts)
 
 

@@ -197,20 +197,13 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
     own = config.rollout.max_response_tokens
     lengths = [own if stage.max_response_tokens is None else stage.max_response_tokens for stage in config.stages]
     longest = config.data.max_prompt_tokens + max(lengths or [own])
-    exact = exact_positions(settings)
-    if exact is not None and longest > exact:
+    # Several sequences of a batch are computed together, which `longrope` and `dynamic` scaling allow up to a length only.
+    limits = [limit for limit in (num_positions(settings), exact_positions(settings)) if limit is not None]
+    if limits and longest > min(limits):
         raise ConfigError(
-            f"{key}: {path} scales its positions by the length of a sequence beyond {exact} tokens (`longrope` or `dynamic` in "
-            f"its `config.json`), and a trajectory may have {longest} (`data.max_prompt_tokens` + the longest "
-            f"`max_response_tokens`), which is not computed for several sequences together; make these {exact} together, or "
-            "use a model with `yarn` or no scaling"
-        )
-    positions = num_positions(settings)
-    if positions is not None and longest > positions:
-        raise ConfigError(
-            f"{key}: {path} has {positions} positions (`max_position_embeddings` in its `config.json`), and "
-            f"a trajectory may have {longest} tokens (`data.max_prompt_tokens` + the longest `max_response_tokens` of the "
-            "run and its `stages`); lower these, or use a model with a longer context"
+            f"{key}: {path} has {min(limits)} positions without scaling by length (`max_position_embeddings` in its "
+            f"`config.json`), and a trajectory may have {longest} tokens (`data.max_prompt_tokens` + the longest "
+            "`max_response_tokens` of the run and its `stages`); lower these, or use a model with a longer context"
         )
 
 

@@ -140,7 +140,7 @@ def test_positions_that_depend_on_the_length_are_refused_beyond_the_length_where
 ):
     path = policy_with(tmp_path, **{"max_position_embeddings": 8000, **settings})
     with pytest.raises(
-        ConfigError, match=r"beyond 500 tokens .* may have 512 .* make these 500 together, or use a model"
+        ConfigError, match=r"has 500 positions without scaling by length .* may have 512 tokens .* use a model"
     ):
         check(f"model.path={path}")
     check(f"model.path={path}", "rollout.max_response_tokens=244")
