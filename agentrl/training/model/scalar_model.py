@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -31,9 +30,8 @@ def value_model(causal_lm: PreTrainedModel) -> ScalarModel:
     """Return a critic on the backbone of a language model; its head starts at zero, so first values are 0."""
     backbone = cast(PreTrainedModel, causal_lm.base_model)
     head = nn.Linear(backbone.config.get_text_config().hidden_size, 1)
-    with torch.no_grad():
-        head.weight.zero_()
-        head.bias.zero_()
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
     return ScalarModel(backbone, head).eval()
 
 

@@ -147,7 +147,7 @@ def plan_rows(sequences: Sequence[TokenSequence], packing: Packing, *, min_rows:
 
 
 def pack_examples(examples: Sequence[TokenSequence], packing: Packing) -> list[PackedTokens]:
-    """Pack demonstrations into micro-batches of balanced cost."""
+    """Pack demonstrations into rows of balanced cost."""
     return [pack_tokens(examples, row) for row in plan_rows(examples, packing)]
 
 
