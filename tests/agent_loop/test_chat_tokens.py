@@ -257,6 +257,13 @@ def test_variables_reach_every_rendering():
     assert str(tokenizer.decode(ids)).endswith(f"{closed}No.<|im_end|>")
 
 
+def test_a_variable_that_the_template_does_not_read_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"does not read `model\.template_kwargs\.enable_thinkng`; it reads .*`enable_thinking`"
+    ):
+        ChatTokens(make_tokenizer("qwen3"), [], variables={"enable_thinkng": False})
+
+
 def test_a_conversation_whose_calls_would_be_lost_is_refused():
     tokenizer = make_tokenizer("qwen2_5")
     source = str(tokenizer.chat_template)

@@ -92,6 +92,19 @@ def test_the_chatml_template_ends_turns_as_chatml_where_the_tokenizer_can(tmp_pa
     assert tokens.ends == ["<|im_end|>", "<|endoftext|>"]
 
 
+def test_a_shipped_template_that_is_set_is_not_its_own_way_out(tmp_path: Path):
+    tokenizer = make_tokenizer("chatml_hermes", without="<|im_end|>")
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    change = tmp_path / "tokenizer.json"
+    change.write_text(change.read_text().replace("<|start_header_id|>", "<|other|>"))
+    with pytest.raises(
+        ConfigError, match=r"an engine cannot stop there\. Set `model\.chat_template` to a template of your own"
+    ) as raised:
+        ChatTokens.of_model(ModelSection(path=str(tmp_path), chat_template=CHATML), [TOOL_SCHEMA])
+    assert "Set `model.chat_template: " not in str(raised.value)
+
+
 def test_the_way_out_fits_the_tokens():
     tokenizer = make_tokenizer("qwen2_5_vl")
     with pytest.raises(ConfigError, match="llama3_hermes"):
