@@ -10,7 +10,8 @@ import aiohttp
 from pydantic import ValidationError
 
 from agentrl.errors import JudgeUnavailableError
-from agentrl.servers.pool import Host, HostPool
+from agentrl.servers.back_off import Host
+from agentrl.servers.pool import HostPool
 from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
 from code_judge_server.schemas import Health, SubmissionBatch, Verdict
 from code_judge_server.sessions.schemas import CellRequest, CellResult, SessionState

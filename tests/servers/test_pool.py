@@ -6,7 +6,8 @@ import time
 import pytest
 
 from agentrl.errors import EngineError
-from agentrl.servers.pool import Host, HostPool
+from agentrl.servers.back_off import Host
+from agentrl.servers.pool import HostPool
 from agentrl.servers.session import BrokenError, BusyError, NotAnsweredError, RefusedError, ServerSession
 
 

@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.openai.protocol import Chunk, Sampled, ServedModels, completion_body
 from agentrl.errors import EngineError
-from agentrl.servers.pool import Host, HostPool
+from agentrl.servers.back_off import Host
+from agentrl.servers.pool import HostPool
 from agentrl.servers.session import BrokenError, RefusedError, ServerSession, lines
 from agentrl.types import SamplingParams
 
