@@ -38,14 +38,10 @@ def run_command(
     when_stopped: str = _RESUMES,
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> int:
-    """Run `command` to its end, and return the exit status.
+    """Run `command` to its end in the event loop of `run`, and return the exit status.
 
-    Args:
-        command: what to run.
-        when_stopped: what is left after a signal, for a person.
-        run: gives it an event loop.
-
-    SIGINT and SIGTERM cancel it, so that everything it started is ended in order; a second one is left to the guardian.
+    SIGINT and SIGTERM cancel it, so that everything it started is ended in order, and `when_stopped` is printed. A second one
+    is left to the guardian.
     """
     return _exit_status(lambda: run(_until_signalled(command(), when_stopped)), when_stopped=when_stopped)
 
