@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.fields import leaves
-from agentrl.config.schema.run import JudgeSection, RewardSection
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.rewards.loader import build_reward, check_reward

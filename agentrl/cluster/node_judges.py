@@ -17,7 +17,7 @@ import ray
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.cluster.ray.polling import watching
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import AgentRLError, WorkerDiedError
 from agentrl.judge.connection import JudgeAddress
 from agentrl.judge.local import LocalJudge

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from agentrl.config.plain import PlainConfig
 from agentrl.config.schema.addresses import judge_url
-from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
+from agentrl.config.schema.judge import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
 from agentrl.servers.session import bearer_token

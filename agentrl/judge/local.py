@@ -11,7 +11,7 @@ import time
 from typing import IO
 from urllib.parse import urlsplit
 
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 
 logger = logging.getLogger(__name__)

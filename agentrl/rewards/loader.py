@@ -6,8 +6,8 @@ from typing import Any
 
 from agentrl.config.class_path import build, import_by_path
 from agentrl.config.plain import PlainConfig, read_plain_config
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.config.schema.reward import RewardPartSection, RewardSection
-from agentrl.config.schema.run import JudgeSection
 from agentrl.errors import AgentRLError, ConfigError, UnexplainedError
 from agentrl.judge.connection import NO_CONTEXT, JudgeConnection, ToolContext
 from agentrl.rewards.base import Reward

@@ -5,7 +5,8 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 
 from agentrl.cluster.node_judges import node_judges
-from agentrl.config.schema.run import JudgeSection, RewardSection
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
 from agentrl.judge.connection import JudgeAddress, JudgeConnection, JudgeKeys

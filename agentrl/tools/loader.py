@@ -15,7 +15,8 @@ from yaml import YAMLError
 
 from agentrl.config.load import one_line
 from agentrl.config.plain import PlainConfig, read_plain_config
-from agentrl.config.schema.run import CodeJudgeTools, RunConfig
+from agentrl.config.schema.judge import CodeJudgeTools
+from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import JudgeKeys
 from agentrl.tools.base import ToolConfig

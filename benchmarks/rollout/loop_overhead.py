@@ -33,7 +33,8 @@ from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.ray.runtime import guarded_run, ray_runtime
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
 from agentrl.cluster.workers.engine_calls import EngineHandle, PackedEngine
-from agentrl.config.schema.run import JudgeSection, ModelSection, RewardSection, RolloutSection
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
 from agentrl.judge.local import LocalJudge
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.runners.simulate import LocalWorker

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from agentrl.cluster.node_judges import node_judges
 from agentrl.cluster.ray.runtime import guarded_run
 from agentrl.cluster.ray.spawn import ResourcePool, spawn
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.judge.connection import JudgeAddress, JudgeConnection
 from agentrl.types import Deadline
 

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentrl.config.load import load_run_config
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
 
-from agentrl.config.schema.run import CodeJudgeTools, JudgeSection
+from agentrl.config.schema.judge import CodeJudgeTools, JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 from agentrl.judge.client import JudgeClient
 from agentrl.judge.connection import JudgeAddress, JudgeConnection

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import ConfigError, JudgeUnavailableError
 from agentrl.judge import local
 from agentrl.judge.client import JudgeClient

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import ConfigError, DataError, JudgeUnavailableError
 from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CodeTestsReward, last_python_block

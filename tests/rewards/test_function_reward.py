@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentrl.agent_loop.scoring import isolated_reward, score
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.config.schema.reward import RewardSection
-from agentrl.config.schema.run import JudgeSection
 from agentrl.data.columns import PromptColumns
 from agentrl.data.rows import Row
 from agentrl.errors import ConfigError, UnexplainedError

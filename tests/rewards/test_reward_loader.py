@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema.run import JudgeSection, RewardSection
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsReward

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from agentrl.config.schema.run import JudgeSection, RewardSection
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import ToolContext
 from agentrl.run.judges import driver_judge

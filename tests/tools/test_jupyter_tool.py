@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import JudgeUnavailableError, ToolError
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.judge.local import LocalJudge

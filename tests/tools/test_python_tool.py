@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agentrl.config.schema.run import JudgeSection
+from agentrl.config.schema.judge import JudgeSection
 from agentrl.errors import JudgeUnavailableError, ToolError
 from agentrl.judge.local import LocalJudge
 from agentrl.tools.base import Episode

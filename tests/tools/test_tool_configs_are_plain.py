@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.schema.run import CodeJudgeTools, DataSection, ModelSection, RunConfig, ToolsSection
+from agentrl.config.schema.judge import CodeJudgeTools, ToolsSection
+from agentrl.config.schema.run import DataSection, ModelSection, RunConfig
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.loader import load_tool_configs, load_tool_file

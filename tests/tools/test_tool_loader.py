@@ -2,16 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.schema.run import (
-    CodeJudgeTools,
-    DataSection,
-    JudgeSection,
-    ModelSection,
-    RewardSection,
-    RolloutSection,
-    RunConfig,
-    ToolsSection,
-)
+from agentrl.config.schema.judge import CodeJudgeTools, JudgeSection, ToolsSection
+from agentrl.config.schema.run import DataSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.judge.client import JudgeClient
 from agentrl.judge.connection import JudgeAddress

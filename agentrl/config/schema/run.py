@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agentrl.config.schema.addresses import JudgeUrl, ServerUrl
+from agentrl.config.schema.addresses import ServerUrl
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.fields import (
@@ -24,6 +24,7 @@ from agentrl.config.schema.fields import (
     Share,
     resumable,
 )
+from agentrl.config.schema.judge import JudgeSection, ToolsSection
 from agentrl.config.schema.paths import FolderOrStore, InputFiles, InputPath, RunFolder
 from agentrl.config.schema.reward import RewardSection
 
@@ -211,29 +212,6 @@ class ActorSection(Section):
     """LoRA factors, trained instead of the weights."""
 
 
-class JudgeSection(Section):
-    """Code judges of the run: running ones, given by address, or judges that the run starts and stops."""
-
-    hosts: list[JudgeUrl] = resumable([])
-    """Addresses of running judges, `host:port` or URLs; each call goes to the one with the fewest calls per slot. Empty: the
-    run starts its own.
-    """
-    token_env: str | None = resumable(None)
-    """Environment variable that holds the bearer token of running judges; the token itself is never written."""
-    placement: Literal["driver", "per_node"] = resumable("driver")
-    """Place of judges that the run starts: one on the runner's machine, or one on every Ray node."""
-    num_slots: CountOrZero = resumable(0)
-    """Programs judged at once by a judge that the run starts; 0: one per core and one more."""
-    max_wall_time_s: Seconds = 10.0
-    """Wall-clock limit of one judged program in seconds, for a judge that the run starts; the CPU-time limit is half of it, so
-    that a busy machine does not fail correct programs.
-    """
-    max_memory_mb: Count = 512
-    """Memory limit of one judged program in MB, for a judge that the run starts."""
-    min_isolation: Literal["A", "B", "C", "D"] = "B"
-    """Weakest isolation tier accepted, also of a running judge; `D` (no isolation) must be set here."""
-
-
 class ValidationSection(Section):
     """Measurement of accuracy on the held-out prompts."""
 
@@ -281,30 +259,6 @@ class StageSection(Section):
     """Start with a new optimiser state and the warm-up of the learning rate."""
     update_reference: bool = False
     """Use the policy at the start of this stage as the new reference of the KL term."""
-
-
-class CodeJudgeTools(Section):
-    """rStar2-Agent's short form of the built-in Python tools and their code judge."""
-
-    host_addr: str | None = None
-    """Address of a running judge, instead of `judge.hosts`; absent: the run's judges."""
-    host_port: int | None = None
-    """Its port."""
-    batch_size: Count = 64
-    """Largest number of submissions in one request."""
-    concurrency: Count = 32
-    """Requests in flight per worker, not counting those that wait for their last few programs."""
-    batch_timeout_seconds: Seconds = 30.0
-    """Time limit for one batch, in seconds."""
-    enable_jupyter: bool = False
-    """Add the tool `jupyter_code`: a notebook per trajectory, whose variables live from call to call."""
-
-
-class ToolsSection(Section):
-    """Tools defined in the run config itself."""
-
-    code_judge: CodeJudgeTools | None = None
-    """The short form; absent if `tool_config_path` names a file instead."""
 
 
 class RunConfig(Section):

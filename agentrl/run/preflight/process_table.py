@@ -4,7 +4,8 @@ from rich.table import Table
 
 from agentrl.cluster.placement.threads import num_cores
 from agentrl.config.layout import Placement, layout, pool_size
-from agentrl.config.schema.run import JudgeSection, RunConfig
+from agentrl.config.schema.judge import JudgeSection
+from agentrl.config.schema.run import RunConfig
 from agentrl.run.stages import stages_of
 
 
