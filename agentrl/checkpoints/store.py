@@ -1,13 +1,4 @@
-"""The checkpoints of a run: folders on disk, or in any store that fsspec knows.
-
-    config.yaml             config of the run whose checkpoints these are
-    inputs.json             digests of the data and tool files and of the models of that run
-    writer                  id of the start that may write here; each start writes its own
-    step_000010/
-    ├── actor/              a sharded checkpoint (`agentrl.training.checkpoint`)
-    ├── rollouts/           what was rolled out and not yet trained on
-    ├── pass_rates.json     share solved of each prompt
-    └── state.json          written last and deleted first: with it the checkpoint is complete
+"""The folder of a run's checkpoints, on disk or in any store that fsspec knows; `contents.py` shows what is in it.
 
 An object store has no folders to rename, so the last file decides everywhere. It has no locks either, so a second run on the
 same folder takes it over, and the older one is refused at its next write.
@@ -17,45 +8,23 @@ import functools
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 from fsspec.implementations.local import LocalFileSystem
 
+from agentrl.checkpoints.contents import INPUTS, OWNER, STATE, WRITER, RunState, by_accuracy
 from agentrl.checkpoints.object_store import make_folder, open_store
 from agentrl.errors import UNDECODABLE, CheckpointError, DamagedCheckpointError
 
 _KEY = "checkpoint.dir"
-_STATE = "state.json"
-_OWNER = "config.yaml"
-_INPUTS = "inputs.json"
-_WRITER = "writer"
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 _FOLDER_NAME = re.compile(r"step_(\d{6,})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """The driver's part of a checkpoint. `step` counts the actor's updates."""
-
-    step: int = 0
-    prompts_taken: int = 0
-    """Prompts started since the beginning: the position in the data set."""
-    stage_position: int = 0
-    """Position in the data at which the current stage began."""
-    accuracy: float | None = None
-    """Accuracy on the held-out prompts after update `step`; None if not measured."""
-
-
-def by_accuracy(states: Sequence[RunState]) -> list[RunState]:
-    """Return the states with a measured accuracy, the highest last; of equal ones the newer one later."""
-    measured = [state for state in states if state.accuracy is not None]
-    return sorted(measured, key=lambda state: (state.accuracy, state.step))
 
 
 def _store_errors(
@@ -102,26 +71,26 @@ class CheckpointStore:
     @_store_errors
     def owner(self) -> bytes | None:
         """Return the config that `claim` wrote."""
-        return self._content(f"{self._root}/{_OWNER}")
+        return self._content(f"{self._root}/{OWNER}")
 
     @_store_errors
     def inputs(self) -> bytes | None:
         """Return the digests that `claim` wrote."""
-        return self._content(f"{self._root}/{_INPUTS}")
+        return self._content(f"{self._root}/{INPUTS}")
 
     @_store_errors
     def claim(self, config: bytes, inputs: bytes) -> None:
         """Record the run whose checkpoints these are, with the digests of its inputs."""
         make_folder(self._files, self._root)
-        self._write(f"{self._root}/{_INPUTS}", inputs)
-        self._write(f"{self._root}/{_OWNER}", config)
+        self._write(f"{self._root}/{INPUTS}", inputs)
+        self._write(f"{self._root}/{OWNER}", config)
 
     @_store_errors
     def take_over(self) -> None:
         """Make this store the only writer; that of another live run is refused at its next write."""
         make_folder(self._files, self._root)
         self._id = uuid.uuid4().hex.encode()
-        self._write(f"{self._root}/{_WRITER}", self._id)
+        self._write(f"{self._root}/{WRITER}", self._id)
 
     def url_of(self, step: int) -> str:
         """Return the URL of the checkpoint of `step`, which need not exist."""
@@ -141,10 +110,10 @@ class CheckpointStore:
     @_store_errors
     def state(self, step: int) -> RunState | None:
         """Return the state of the checkpoint of `step`; None if there is no complete one."""
-        content = self._content(f"{self._path(step)}/{_STATE}")
+        content = self._content(f"{self._path(step)}/{STATE}")
         if content is None:
             return None
-        with self._damage(step, _STATE, *UNDECODABLE):
+        with self._damage(step, STATE, *UNDECODABLE):
             saved = orjson.loads(content)
             return RunState(**{item.name: saved[item.name] for item in fields(RunState)})
 
@@ -200,7 +169,7 @@ class CheckpointStore:
             for file in [*Path(folder).rglob("*"), Path(folder), Path(self._root)]:
                 sync(file)
         self._refuse_if_taken_over()  # the synchronisation may have taken minutes
-        self._write(f"{folder}/{_STATE}", orjson.dumps(asdict(state)))
+        self._write(f"{folder}/{STATE}", orjson.dumps(asdict(state)))
 
     @_store_errors
     def prune(self, *, keep_last: int, keep_best: int, pinned: Set[int] = frozenset()) -> None:
@@ -224,7 +193,7 @@ class CheckpointStore:
         """Delete the checkpoint of a step, whole or partial."""
         self._files.invalidate_cache()
         with suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._path(step)}/{_STATE}")  # first: half of a checkpoint must not stay complete
+            self._files.rm_file(f"{self._path(step)}/{STATE}")  # first: half of a checkpoint must not stay complete
         with suppress(FileNotFoundError):  # an object store's folder disappears with its last file
             self._files.rm(self._path(step), recursive=True)
 
@@ -247,7 +216,7 @@ class CheckpointStore:
             raise DamagedCheckpointError.of(self.url_of(step), name, error) from error
 
     def _refuse_if_taken_over(self) -> None:
-        writer = self._content(f"{self._root}/{_WRITER}")
+        writer = self._content(f"{self._root}/{WRITER}")
         if writer is None and self._id:
             raise CheckpointError(f"{_KEY}: {self.url} has been removed or emptied while this run was going on")
         if (writer or b"") != self._id:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
+from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.full_disk import is_full
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.schema.run import CheckpointSection
 from agentrl.data.pass_rates import PassRates
 

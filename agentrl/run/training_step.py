@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.algorithms.group_filter import select
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import RolloutError

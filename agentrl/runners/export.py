@@ -9,7 +9,8 @@ Ray, judge or data. The run is neither changed nor held up: it may go on meanwhi
 import sys
 
 from agentrl.checkpoints.atomic_folder import written_whole
-from agentrl.checkpoints.store import CheckpointStore, RunState, by_accuracy
+from agentrl.checkpoints.contents import RunState, by_accuracy
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
 from agentrl.run.plan import Run, prepare, running

@@ -9,7 +9,8 @@ import fsspec
 import pytest
 
 from agentrl.checkpoints import store as module
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.contents import RunState
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.errors import CheckpointError
 from tests.object_store import object_store
 

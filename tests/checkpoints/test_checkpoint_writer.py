@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.contents import RunState
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.checkpoints.writer import PASS_RATES, CheckpointKeeper
 from agentrl.config.schema.run import CheckpointSection
 from agentrl.data.pass_rates import PassRates

@@ -6,7 +6,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.contents import RunState
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.validation.relations import Purpose

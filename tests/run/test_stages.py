@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import PASS_RATES
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig

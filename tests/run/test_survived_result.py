@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.config.load import load_run_config
 from agentrl.observability.metrics_file import MetricsFile
 from agentrl.run.plan import Plan, Run, prepare

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agentrl.agent_loop.scheduling.rollout_stream import SavedGroup
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import ROLLOUTS
 from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates

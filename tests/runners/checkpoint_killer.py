@@ -18,7 +18,8 @@ from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from agentrl.checkpoints.store import CheckpointStore, RunState
+from agentrl.checkpoints.contents import RunState
+from agentrl.checkpoints.store import CheckpointStore
 from agentrl.training.checkpoint import CheckpointWriter
 from agentrl.training.parallel import open_store
 

@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from transformers import AutoModelForCausalLM
 
-from agentrl.checkpoints.store import RunState
+from agentrl.checkpoints.contents import RunState
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose

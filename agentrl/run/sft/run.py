@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from agentrl.checkpoints.atomic_folder import PolicyFolder
+from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.full_disk import report_full_disk
-from agentrl.checkpoints.store import RunState
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.logs import configure_logging
