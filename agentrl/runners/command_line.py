@@ -14,6 +14,7 @@ from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
 from agentrl.run.stop_request import SignalledError, StopRequest
+from agentrl.runners import exit_on_interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ _RESUMES = "the same command resumes from its last checkpoint, if there is one"
 
 def make_parser(name: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of `python -m agentrl.runners.NAME config.yaml [section.key=value ...]`."""
+    if signal.getsignal(signal.SIGINT) is exit_on_interrupt:  # everything is imported
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog=f"python -m agentrl.runners.{name}", description=description)
     parser.add_argument("config", help="YAML file; one that comes with agentrl is found from any folder")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change single keys of it")

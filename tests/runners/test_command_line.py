@@ -36,6 +36,17 @@ def test_an_error_of_ours_says_where_it_was_raised_and_the_log_has_the_traceback
     assert "line 3, in update" in (tmp_path / "run.log").read_text()
 
 
+def test_ctrl_c_while_modules_are_imported_is_one_line():
+    command = [sys.executable, "-X", "importtime", "-m", "agentrl.runners.evaluate", "configs/demo.yaml"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.endswith(" agentrl.errors\n"))
+        process.send_signal(signal.SIGINT)
+        [shown] = [line for line in process.stderr if not line.startswith("import time:")]
+    assert shown == "stopped by SIGINT before anything was started\n"
+    assert process.returncode == 130
+
+
 def test_the_remaining_errors_of_a_stopped_command_are_reported(capsys: pytest.CaptureFixture[str]):
     async def command() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
