@@ -1,13 +1,15 @@
-"""Contents of the folder of a run's checkpoints:
+"""Contents of a checkpoint.
 
-config.yaml             config of the run whose checkpoints these are
-inputs.json             digests of the data and tool files and of the models of that run
-writer                  id of the start that may write here; each start writes its own
-step_000010/
-├── actor/              a sharded checkpoint (`agentrl.training.checkpoint`)
-├── rollouts/           what was rolled out and not yet trained on
-├── pass_rates.json     share solved of each prompt
-└── state.json          written last and deleted first: with it the checkpoint is complete
+The folder `checkpoint.dir` of a run:
+
+    config.yaml             config of the run whose checkpoints these are
+    inputs.json             digests of the data and tool files and of the models of that run
+    writer                  id of the start that may write here; each start writes its own
+    step_000010/
+    ├── actor/              a sharded checkpoint (`agentrl.training.checkpoint`)
+    ├── rollouts/           what was rolled out and not yet trained on
+    ├── pass_rates.json     share solved of each prompt
+    └── state.json          written last and deleted first: with it the checkpoint is complete
 """
 
 from collections.abc import Sequence
