@@ -138,7 +138,9 @@ def test_imports_point_down_the_layers(file: Path):
             assert not module.startswith("agentrl"), f"{file}: the judge is a product of its own"
         elif module.startswith("code_judge_server"):
             assert module in JUDGE_FORMATS, f"{file}: only the judge's wire schemas may be imported"
-        elif module.startswith("agentrl.") and room_of(module) != parts[1] and parts[1] != "__init__":
+        elif (
+            module.startswith("agentrl.") and room_of(module) != parts[1] and parts[-1] not in ("__init__", "__main__")
+        ):
             assert layer_of(room_of(module)) > layer_of(parts[1]), (
                 f"{name_of(file)} imports {module}, which is not below"
             )

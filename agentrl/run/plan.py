@@ -52,9 +52,9 @@ from agentrl.run.prompt_sets import data_warnings, held_out_prompts, overlong_wa
 from agentrl.run.stages import Stage, stages_of
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import read_tool_schema
+from agentrl.tools.executor import validator_of
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.loader import load_tool_configs
-from agentrl.tools.schema_check import validator_of
 from agentrl.types import Prompt
 
 logger = logging.getLogger(__name__)

@@ -126,4 +126,4 @@ def infer_schema(function: Callable[..., Any]) -> ToolSchema:
         shown = parameters["properties"].get(documented.arg_name)
         if shown is not None and documented.description:
             shown.setdefault("description", " ".join(documented.description.split()))
-    return ToolSchema(name=name, description=docstring.description or "", parameters=parameters)
+    return ToolSchema(name=name, description=(docstring.description or "").strip(), parameters=parameters)
