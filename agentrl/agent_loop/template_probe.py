@@ -4,6 +4,7 @@ A template that fails here would not fail in a run: the policy would never see i
 answers.
 """
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ def find_format(template: ChatTemplate, name: str) -> CallFormat:
         ConfigError: the template hides the run's tools, drops calls, or writes them in a format that is not read.
     """
     _refuse_hidden_tools(template)
-    candidates = FORMATS.values() if name == "auto" else [format_named(name, key="model.tool_format")]
+    candidates = list(FORMATS.values()) if name == "auto" else [format_named(name, key="model.tool_format")]
     fitting = [grammar for grammar in candidates if _reads(grammar, template)]
     if len(fitting) == 1:
         return fitting[0]
@@ -39,7 +40,8 @@ def find_format(template: ChatTemplate, name: str) -> CallFormat:
             f"{', '.join(f'`{grammar.name}`' for grammar in fitting)}. Choose one with `model.tool_format`"
         )
     tool = template.tools[0]["function"]["name"]
-    turn = calling_turn(template, [probe_call(tool)])
+    grammar = next(iter(candidates))
+    turn = calling_turn(template, grammar, [probe_call(grammar, tool)])
     if tool not in turn:
         raise ConfigError(
             f"{template.name} drops the tool calls of an assistant's turn, so they cannot be trained on. "
@@ -57,32 +59,48 @@ def find_format(template: ChatTemplate, name: str) -> CallFormat:
 def _reads(grammar: CallFormat, template: ChatTemplate) -> bool:
     tool, parameters = template.tools[0]["function"]["name"], parameters_of(template.tools)
     arguments = grammar.probe_arguments(parameters[tool])
-    turn = calling_turn(template, [probe_call(tool, arguments=arguments)])
+    try:
+        turn = calling_turn(template, grammar, [probe_call(grammar, tool, arguments=arguments)])
+    except ConfigError:  # of another family, whose templates want another shape of message
+        return False
     return calls_equal(read_calls(grammar, turn, parameters, id_prefix="probe").calls, [(tool, arguments)])
 
 
-def calling_turn(template: ChatTemplate, calls: Sequence[dict[str, Any]], results: Sequence[Message] = ()) -> str:
+def calling_turn(
+    template: ChatTemplate, grammar: CallFormat, calls: Sequence[dict[str, Any]], results: Sequence[Message] = ()
+) -> str:
     """Return the rendering of an assistant's turn with these calls, and of what follows it.
 
     Raises:
         ConfigError: the template cannot render it.
     """
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
-    turn: Message = {"role": "assistant", "content": "", "tool_calls": list(calls)}
     prompt = render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
     what = "a tool's result" if results else "an assistant's tool call"
-    full = render_probe(template, [*question, turn, *results], what, add_generation_prompt=bool(results))
+
+    def render(calls: Sequence[dict[str, Any]]) -> str:
+        turn: Message = {"role": "assistant", "content": grammar.empty_content, "tool_calls": list(calls)}
+        return render_probe(template, [*question, turn, *results], what, add_generation_prompt=bool(results))
+
+    try:
+        full = render(calls)
+    except ConfigError:  # DeepSeek's templates take the arguments as text
+        full = render([_with_text_arguments(call) for call in calls])
     common = os.path.commonprefix([prompt, full])  # noqa: RUF071 - of texts, not of paths
     return full[len(_OPEN_TAG.sub("", common)) :]
 
 
-def probe_call(name: str, index: int = 0, *, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a call in the form that templates take; Mistral's want an id of nine letters and digits."""
-    return {
-        "type": "function",
-        "id": f"probe{index % 10_000:04d}",
-        "function": {"name": name, "arguments": arguments or {}},
-    }
+def _with_text_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return call | {"function": function | {"arguments": json.dumps(function["arguments"])}}
+
+
+def probe_call(
+    grammar: CallFormat, name: str, index: int = 0, *, arguments: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the `index`-th call of a turn in the form that templates take."""
+    function = {"name": name, "arguments": arguments or {}}
+    return {"type": "function", "id": grammar.call_id(name, index), "function": function}
 
 
 def render_probe(template: ChatTemplate, messages: list[Message], what: str, **options: bool) -> str:

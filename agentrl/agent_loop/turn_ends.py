@@ -81,7 +81,7 @@ class TurnEnds:
                 result | {"tool_call_id": call_id, "name": name}
                 for result, call_id, name in zip(results, ids, names, strict=True)
             ]
-            rest = calling_turn(self._template, calls, answers).partition(text)[2]
+            rest = calling_turn(self._template, self._grammar, calls, answers).partition(text)[2]
         return rest.lstrip().removeprefix(self.call.token) if self.call.token else rest
 
     def _calling_turn(self, names: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
@@ -91,12 +91,12 @@ class TurnEnds:
         """
         assert self._grammar is not None, "a format"
         if names not in self._turns:
-            calls = [probe_call(name, index) for index, name in enumerate(names)]
+            calls = [probe_call(self._grammar, name, index) for index, name in enumerate(names)]
             try:
-                turn = calling_turn(self._template, calls)
+                turn = calling_turn(self._template, self._grammar, calls)
             except ConfigError:
                 calls = calls[:1]
-                turn = calling_turn(self._template, calls)
+                turn = calling_turn(self._template, self._grammar, calls)
             read = read_calls(self._grammar, turn, parameters_of(self._template.tools), id_prefix="")
             self._turns[names] = calls, turn[read.begin : read.end]
         return self._turns[names]
@@ -110,10 +110,11 @@ class TurnEnds:
         return self._end_of(tail, begins_next=begins_next)
 
     def _find_call_end(self, name: str) -> None:
+        assert self._grammar is not None, "a format"
         [call], text = self._calling_turn((name,))
-        turn = calling_turn(self._template, [call])
+        turn = calling_turn(self._template, self._grammar, [call])
         result: Message = {"role": "tool", "content": _PROBE_RESULT, "tool_call_id": call["id"], "name": name}
-        longer = calling_turn(self._template, [call], [result])
+        longer = calling_turn(self._template, self._grammar, [call], [result])
         if not text or _PROBE_RESULT not in longer.partition(text)[2]:
             raise ConfigError(
                 f"{self._template.name} does not append a `tool` message to what came before it. {self._template.way_out}"
@@ -121,7 +122,7 @@ class TurnEnds:
         before, _, own_tail = turn.partition(text)
         self.inside_text = before + text
         self.rewrites_history = not longer.startswith(self.inside_text)
-        if self._grammar is not None and self._grammar.stop_strings({name: {}}):
+        if self._grammar.stop_strings({name: {}}):
             self.call = TurnEnd(token_id=None, token="", after="", begins_next=False)
             return
         end, own_tail = self._end_of(longer.partition(text)[2], begins_next=False), own_tail.lstrip()

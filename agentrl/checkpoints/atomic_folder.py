@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from agentrl.checkpoints.object_store import make_folder, open_store
-from agentrl.config.schema.paths import is_url
+from agentrl.config.schema.paths import is_url, refuse_half_a_url
 from agentrl.errors import CheckpointError, ConfigError
 
 _KEY = "--to"
@@ -68,6 +68,10 @@ def written_whole(place: str) -> Iterator[Path]:
     Raises:
         ConfigError: it cannot be used, or is not empty.
     """
+    try:
+        refuse_half_a_url(place)
+    except ValueError as error:
+        raise ConfigError(f"{_KEY} {error}") from error
     if not is_url(place):
         with _local_folder(Path(place)) as folder:
             yield folder

@@ -60,17 +60,16 @@ class NodeJudge:
 
 
 @contextlib.asynccontextmanager
-async def node_judges(section: JudgeSection) -> AsyncIterator[JudgeAddress]:
-    """Run a judge on each current node, and restart it at its address as long as the node lives.
+async def node_judges(section: JudgeSection, *, max_sessions: int = 0) -> AsyncIterator[JudgeAddress]:
+    """Run a judge, with so many Python sessions, on each current node, and restart it there as long as the node lives.
 
     Raises:
         ConfigError, JudgeUnavailableError: as `NodeJudge.start`.
     """
     token = secrets.token_urlsafe(32)
+    config = {"section": section, "max_sessions": max_sessions, "token": token}
     workers = [
-        _place(section, node_id=node["NodeID"], host=node["NodeManagerAddress"], token=token)
-        for node in ray.nodes()
-        if node["Alive"]
+        _place(config, node_id=node["NodeID"], host=node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]
     ]
     try:
         urls = await all_of(worker.start(0) for worker in workers)
@@ -81,11 +80,10 @@ async def node_judges(section: JudgeSection) -> AsyncIterator[JudgeAddress]:
         await all_of(_stop(worker) for worker in workers)
 
 
-def _place(section: JudgeSection, *, node_id: str, host: str, token: str) -> WorkerHandle:
-    config = {"section": section, "host": host, "token": token}
+def _place(config: dict[str, Any], *, node_id: str, host: str) -> WorkerHandle:
     # It computes nothing itself; the judge takes the cores that the policy leaves.
     pool = ResourcePool(num_processes=1, num_cpus=0, node_id=node_id)
-    [worker] = spawn(NodeJudge, pool, config, f"judge on {host}", max_concurrency=1, restart=True)
+    [worker] = spawn(NodeJudge, pool, config | {"host": host}, f"judge on {host}", max_concurrency=1, restart=True)
     return worker
 
 

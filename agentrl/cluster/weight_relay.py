@@ -45,8 +45,7 @@ class WeightRelays:
         if source.transport is not Transport.SHARED_MEMORY:
             return source
         if source is not self._source:
-            self._copies.clear()
-            self._source = source
+            self._begin(source)
         node = await engine.node_id()
         if node == source.node:
             return source
@@ -61,6 +60,15 @@ class WeightRelays:
             place = ResourcePool(num_processes=1, num_cpus=0.0, node_id=node)
             [self._relays[node]] = spawn(WeightRelay, place, None, "weight relay", max_concurrency=1, restart=True)
         return self._relays[node]
+
+    def _begin(self, source: WeightSource) -> None:
+        """Forget the copies of the last version, and the relays too if the actor has another node now."""
+        self._copies.clear()
+        if self._source is not None and source.node != self._source.node:
+            for relay in self._relays.values():
+                relay.kill()  # it may hold a copy that is no longer needed
+            self._relays.clear()
+        self._source = source
 
     async def _read(self, source: WeightSource, node: str) -> WeightSource:
         served = await self.relay(source.node).serve(source)

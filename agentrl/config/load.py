@@ -26,6 +26,9 @@ _UNREAD = {Purpose.EVALUATION: ["train_files"], Purpose.EXPORT: ["train_files", 
 _MAX_SHOWN = 200
 """Largest number of characters of a word in a message."""
 
+_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Loader that OmegaConf uses; the two treat tabs differently."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
@@ -158,9 +161,20 @@ def _read_word(word: str) -> dict[str, Any]:
     if "=" not in word:
         raise ConfigError(f"command line: `{word}` is not `section.key=value`")
     try:
+        if _has_comment(word.partition("=")[2]):
+            raise ConfigError(
+                f"command line: `{word}`: ` #` begins a YAML comment, so the rest would be lost. Put the text in quotes within "
+                "the value, as in `'run.dir=\"/data/a #2\"'`"
+            )
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist([word])))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"command line: {word[:_MAX_SHOWN]!a}: {one_line(error)}") from error
+
+
+def _has_comment(value: str) -> bool:
+    """Return whether a value contains a YAML comment: a `#` that belongs to no token."""
+    tokens = [range(token.start_mark.index, token.end_mark.index) for token in yaml.scan(value, _YAML_LOADER)]
+    return any(char == "#" and not any(index in token for token in tokens) for index, char in enumerate(value))
 
 
 def _merged(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.formats.arguments import Parameters, types_of, value_of
-from agentrl.formats.base import CallFormat, MalformedCallError, RawCall
+from agentrl.formats.base import CallFormat, RawCall
 
 _PROBES = {"integer": 3, "number": 3, "boolean": True, "array": [1, "x"], "object": {"list": [1, "x"]}}
 
@@ -23,7 +23,7 @@ class ActionsFormat(CallFormat):
             return [], opening.end()
         end = text.find(f"</{name}>", opening.end())
         if end < 0:
-            raise MalformedCallError(f"`<{name}>` is not closed by `</{name}>`", end=len(text), name=name)
+            return [], opening.end()  # a tag that is talked about: its turn did not stop at a closing tag
         key, schema = next(iter(parameters[name].items()), (None, None))
         value = text[opening.end() : end].strip()
         arguments = {} if key is None else {key: value_of(value, schema)}

@@ -19,8 +19,13 @@ _MAX_DEPTH = 64
 _DECODER = json.JSONDecoder(strict=False)
 """Models write real line breaks into strings of code; they are accepted."""
 
-_PROBE_ARGUMENTS = {"text": 'a "b" \\n\n\tc <d> é', "number": 3, "flag": True, "nested": {"list": [1, "x"]}}
-"""Values that JSON must escape, or that other formats write differently."""
+_PROBE_ARGUMENTS = {
+    "probe_text": 'a "b" \\n\n\tc <d> é',
+    "probe_number": 3,
+    "probe_flag": True,
+    "probe_nested": {"list": [1, "x"]},
+}
+"""Values that JSON must escape, or that other formats write differently; no tool has such parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class CallFormat(ABC):
     """Name in `model.tool_format`."""
     opening: re.Pattern[str]
     """Text with which a call, or a list of calls, begins."""
+    empty_content: str | None = ""
+    """Content of an assistant's message that only calls tools."""
     thought: tuple[str, str] = ("<think>", "</think>")
     """Begin and end of a thought; calls in it are not executed."""
 
@@ -70,6 +77,10 @@ class CallFormat(ABC):
     def stop_strings(self, parameters: Parameters) -> tuple[str, ...]:
         """Return strings at which an engine ends a turn, besides the template's end tokens."""
         return ()
+
+    def call_id(self, name: str, index: int) -> str:
+        """Return an id for a call, the `index`-th of its turn; Mistral's templates want nine letters or digits."""
+        return f"probe{index % 10_000:04d}"
 
     def probe_arguments(self, schemas: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments with which a template is tried; `schemas` are those of the tool's parameters."""

@@ -10,12 +10,20 @@ class NamedJsonFormat(CallFormat):
     """A tag with the name, a JSON object, and the tag's end; after the last call of a turn an end of the section."""
 
     def __init__(
-        self, name: str, *, opening: str, closing: str, section_end: str = "", thought: tuple[str, str] | None = None
+        self,
+        name: str,
+        *,
+        opening: str,
+        closing: str,
+        section_end: str = "",
+        thought: tuple[str, str] | None = None,
+        empty_content: str | None = "",
     ) -> None:
         """Take the patterns; `opening` has a group `name`. The texts `closing` and `section_end` may be absent."""
         self.name = name
         self.opening = re.compile(opening)
         self.thought = thought or CallFormat.thought
+        self.empty_content = empty_content
         self._closing, self._section_end = closing, section_end
 
     def read(self, text: str, opening: re.Match[str], parameters: Parameters) -> tuple[list[RawCall], int]:
@@ -37,14 +45,26 @@ DEEPSEEK_V3 = NamedJsonFormat(
     opening=r"<｜tool▁call▁begin｜>\w+<｜tool▁sep｜>(?P<name>[^\n<]+)\n```json\n",
     closing="```<｜tool▁call▁end｜>",
     section_end="<｜tool▁calls▁end｜>",
+    empty_content=None,  # with text the template writes it before the calls, or drops the calls
 )
 DEEPSEEK_V31 = NamedJsonFormat(
     "deepseek_v3_1",
     opening=r"<｜tool▁call▁begin｜>(?P<name>[^\n<]+)<｜tool▁sep｜>(?=\s*\{)",
     closing="<｜tool▁call▁end｜>",
     section_end="<｜tool▁calls▁end｜>",
+    empty_content=None,
 )
-KIMI = NamedJsonFormat(
+
+
+class KimiFormat(NamedJsonFormat):
+    """Kimi's calls, whose names are part of their ids."""
+
+    def call_id(self, name: str, index: int) -> str:
+        """Return `functions.NAME:INDEX`."""
+        return f"functions.{name}:{index}"
+
+
+KIMI = KimiFormat(
     "kimi",
     opening=r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^\s<:]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>",
     closing="<|tool_call_end|>",

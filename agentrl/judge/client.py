@@ -190,8 +190,8 @@ def _no_answer() -> Iterator[None]:
     except (NotAnsweredError, RefusedError) as error:
         raise JudgeUnavailableError(
             f"judge: it does not answer: {error}. Start it with `python -m code_judge_server`, or correct its address "
-            "(`host_addr` and `host_port`, or `hosts`); other machines cannot reach the run's own judge without "
-            "`judge.placement=per_node`"
+            "(`judge.hosts`, or the tool's `host_addr` and `host_port`); other machines cannot reach the run's own judge "
+            "without `judge.placement=per_node`"
         ) from error
 
 

@@ -26,7 +26,6 @@ _MAX_QUOTED_CHARACTERS = 2000
 _START_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 0.02
 _STOP_TIMEOUT_S = 5.0
-_MAX_SESSIONS = 256
 _SESSION_IDLE_S = 3600
 """Longer than a trajectory waits between two calls; the tool closes its sessions itself."""
 _FORGIVEN_AFTER_S = 600.0
@@ -44,7 +43,13 @@ class LocalJudge:
     """
 
     def __init__(
-        self, section: JudgeSection, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+        self,
+        section: JudgeSection,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        max_sessions: int = 0,
     ) -> None:
         """Take the settings; entering the context starts the judge.
 
@@ -53,11 +58,13 @@ class LocalJudge:
             host: address of this machine to listen on.
             port: port to listen on; 0: any free one.
             token: bearer token to demand; required unless `host` is a loopback address.
+            max_sessions: Python sessions at once.
         """
         self.url = ""
         self.host, self.port = host, port
         self._section = section
         self._token = token
+        self._max_sessions = max_sessions
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[str]
         self._watcher = threading.Thread(target=self._watch, name="judge-watch", daemon=True)
@@ -128,7 +135,7 @@ class LocalJudge:
             "max-wall-time-s": f"{limits.max_wall_time_s:g}",
             "max-cpu-time-s": f"{limits.max_wall_time_s / 2:g}",
             "max-memory-mb": limits.max_memory_mb,
-            "max-sessions": _MAX_SESSIONS,
+            "max-sessions": self._max_sessions,
             "session-idle-s": _SESSION_IDLE_S,
         }
         # `-P`: a file beside the config must not shadow a module of the judge.

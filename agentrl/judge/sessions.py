@@ -75,6 +75,7 @@ class SessionClient:
                         last_failure = str(error)
                         continue
                     host.num_in_flight += 1
+                    host.num_failures = 0
                     return OpenSession(host=host, session_id=state.session_id)
         except TimeoutError as error:
             self._stats.num_unavailable += 1

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
 
+from agentrl.errors import NO_ROOM
+
 ONLY_IN_FILE = {"only_in_file": True}
 """`extra` of a record that is too long for the terminal, such as another process's traceback."""
 _RECORD_MARK = "agentrl-record "
@@ -128,8 +130,17 @@ def _console_handler(console: Console) -> logging.Handler:
     return handler
 
 
+class _FileHandler(logging.FileHandler):
+    """Drops lines silently on a full disk: other writes end the run with the reason."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+            super().handleError(record)
+
+
 def _file_handler(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FILE_FORMAT))
     handler.set_name(f"{_HANDLER_PREFIX}file")
     return handler

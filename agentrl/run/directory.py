@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
 from agentrl.run.fingerprints import CODE, digest_of
@@ -43,6 +44,10 @@ class RunDirectory(ResumableFolder):
 
     def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
         """Do what the base class says, and remove what a killed run was carrying."""
+        if self.policy.path.is_mount():
+            raise ConfigError(
+                f"{self.policy.path}: a disk is mounted there, which cannot be replaced; mount a folder above it"
+            )
         super().open(inputs, trains=trains)
         shutil.rmtree(self.in_hand, ignore_errors=True)
 

@@ -14,10 +14,13 @@ from agentrl.judge.local import LocalJudge
 from agentrl.rewards.code_tests import CODE_TESTS_REWARD, CodeTestsConfig
 from agentrl.servers.session import bearer_token
 from agentrl.tools.base import ToolConfig
+from agentrl.tools.jupyter_tool import JUPYTER_TOOL
 from agentrl.tools.loader import JUDGE_TOOLS
 
 _BUILT_IN: dict[str, type[JudgeKeys]] = {**JUDGE_TOOLS, CODE_TESTS_REWARD: CodeTestsConfig}
 _TIMEOUT_S = 10.0
+MAX_SESSIONS = 256
+"""Python sessions of a judge that the run starts, if it has the notebook tool."""
 
 
 def needs_judge(tools: Sequence[ToolConfig], reward: RewardSection) -> bool:
@@ -46,7 +49,7 @@ async def driver_judge(
         await _check_isolation(client, judge.min_isolation)
     if named is None and judge.placement == "driver" and needs_judge(tools, reward):
         token = secrets.token_urlsafe(32)  # any user of this machine can reach its port
-        with LocalJudge(judge, token=token) as local:
+        with LocalJudge(judge, token=token, max_sessions=_num_sessions(tools)) as local:
             yield JudgeAddress(urls=(local.url,), token=token)
     else:
         yield named
@@ -60,9 +63,13 @@ async def judges_on_nodes(
     if judge.placement == "driver" or not needs_judge(tools, reward):
         yield None
         return
-    async with node_judges(judge) as placed:
+    async with node_judges(judge, max_sessions=_num_sessions(tools)) as placed:
         await _check_isolation(JudgeConnection().client(placed, owner="judge"), judge.min_isolation)
         yield placed
+
+
+def _num_sessions(tools: Sequence[ToolConfig]) -> int:
+    return MAX_SESSIONS if any(tool.class_name == JUPYTER_TOOL for tool in tools) else 0
 
 
 def _named_clients(tools: Sequence[ToolConfig], reward: RewardSection, named: JudgeAddress | None) -> list[JudgeClient]:

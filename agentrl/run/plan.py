@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
@@ -41,7 +41,7 @@ from agentrl.rewards.loader import check_reward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.run.directory import RunDirectory
 from agentrl.run.fingerprints import code_of_user, inputs_of
-from agentrl.run.judges import driver_judge, judges_on_nodes
+from agentrl.run.judges import MAX_SESSIONS, driver_judge, judges_on_nodes
 from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
@@ -54,6 +54,7 @@ from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.executor import validator_of
 from agentrl.tools.function_tool import FUNCTION_TOOL
+from agentrl.tools.jupyter_tool import JUPYTER_TOOL
 from agentrl.tools.loader import load_tool_configs
 from agentrl.types import Prompt
 
@@ -242,9 +243,22 @@ def check_plugins(loaded: LoadedConfig) -> list[ToolConfig]:
             import_by_path(tool.config["function"], key="function")
         if tool.tool_schema is not None:
             validator_of(read_tool_schema(tool.tool_schema))
+    _check_sessions(loaded.config, tools)
     check_extra_roles(loaded.config.cluster, tools)
     check_reward(loaded.config.reward, loaded.config.judge)
     return tools
+
+
+def _check_sessions(config: RunConfig, tools: Sequence[ToolConfig]) -> None:
+    """Refuse more trajectories at once than notebooks of the judge that the run starts, of which each keeps one."""
+    at_once, held = config.rollout.max_concurrent_trajectories * config.rollout.num_engines, int(MAX_SESSIONS * 0.8)
+    is_own = not config.judge.hosts and config.judge.placement == "driver"
+    notebooks = [tool for tool in tools if tool.class_name == JUPYTER_TOOL and tool.config["host_addr"] is None]
+    if notebooks and is_own and at_once > held:
+        raise ConfigError(
+            f"`rollout.max_concurrent_trajectories` x `rollout.num_engines` is {at_once}, and the run's judge holds {held} "
+            "notebooks at once. Lower them, or name judges with more sessions in `judge.hosts`"
+        )
 
 
 @contextlib.asynccontextmanager

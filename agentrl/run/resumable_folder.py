@@ -5,7 +5,7 @@
 
 import fcntl
 import math
-import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +23,7 @@ from agentrl.run.fingerprints import CODE, digest_of
 from agentrl.run.resume_rules import Changes, refuse_changes
 
 EXPORTED = "exported"
+_PROBE_BYTES = 1 << 20
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
 """Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
 
@@ -100,8 +101,13 @@ class ResumableFolder(ABC):
             A line for the user: whether a run would start or resume in the folder.
         """
         existing = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise ConfigError(f"run.dir: {existing} is no folder that can be written. Name another folder.")
+        try:
+            with tempfile.TemporaryFile(dir=existing) as probe:
+                probe.write(bytes(_PROBE_BYTES))
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir: {existing} cannot be written: {error.strerror}. Name another folder."
+            ) from error
         if self.path.exists():
             self._refuse_foreign()
         num_steps_done = self._refuse_other_run_here(inputs, trains=True)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
@@ -47,6 +47,14 @@ def run_command(
     is left to the guardian.
     """
     return _exit_status(lambda: run(_until_signalled(command(), when_stopped)), when_stopped=when_stopped)
+
+
+def exit_without_threads(status: int) -> NoReturn:
+    """End this process without waiting for threads: a tool or reward of the user's may never return."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def run_blocking(command: Callable[[StopRequest], None], *, when_stopped: str = _RESUMES) -> int:

@@ -10,7 +10,7 @@ from agentrl.judge.connection import NO_CONTEXT, JudgeKeys, ToolContext
 from agentrl.judge.sessions import OpenSession, SessionClient, SessionKilledError
 from agentrl.judge.stats import JudgeStats
 from agentrl.tools.base import Episode, ToolSchema
-from agentrl.tools.python_tool import LIMIT_REASONS, STATUSES, failure_reason
+from agentrl.tools.python_tool import LIMIT_REASONS, STATUSES, failure_reason, require_parameters_of_code
 from agentrl.types import Deadline, ToolResult, ToolStatus
 from code_judge_server.schemas import VerdictStatus
 from code_judge_server.sessions.schemas import CellResult
@@ -53,12 +53,7 @@ class JupyterTool:
         """
         settings = read_plain_config(JupyterToolConfig, config, source=f"tool `{JUPYTER_TOOL}`")
         self.schema = schema or JUPYTER_TOOL_SCHEMA
-        names = set(self.schema.parameters.get("properties", {}))
-        if names != {"code"} or "code" not in self.schema.parameters.get("required", []):
-            raise ToolError(
-                f"tool `{JUPYTER_TOOL}`: its `tool_schema` has the parameters {sorted(names)}; it must be `code` alone, and "
-                "`required`"
-            )
+        require_parameters_of_code(self.schema, {"code"}, where=f"tool `{JUPYTER_TOOL}`")
         judges = settings.address(context.judge, owner=f"tool `{JUPYTER_TOOL}`")
         self._client = SessionClient(judges.urls, token=judges.token)
         self._sessions: dict[str, asyncio.Task[OpenSession]] = {}

@@ -55,6 +55,7 @@ class PythonTool:
         """
         settings = read_plain_config(PythonToolConfig, config, source=f"tool `{PYTHON_TOOL}`")
         self.schema = schema or PYTHON_TOOL_SCHEMA
+        require_parameters_of_code(self.schema, {"code", "input"}, where=f"tool `{PYTHON_TOOL}`")
         self._client = settings.client(context.judge, owner=f"tool `{PYTHON_TOOL}`")
 
     async def start(self) -> None:
@@ -97,6 +98,16 @@ class PythonTool:
     def take_judge_stats(self) -> JudgeStats:
         """Return the judge client's counts since the last call."""
         return self._client.take_stats()
+
+
+def require_parameters_of_code(schema: ToolSchema, known: set[str], *, where: str) -> None:
+    """Raise ToolError for a schema with other parameters than `known`, or without the required `code`."""
+    names = set(schema.parameters.get("properties", {}))
+    if not names <= known or "code" not in schema.parameters.get("required", []):
+        raise ToolError(
+            f"{where}: its `tool_schema` has the parameters {sorted(names)}; it may have {sorted(known)}, and `code` is "
+            "`required`"
+        )
 
 
 def result_text(verdict: Verdict) -> str:

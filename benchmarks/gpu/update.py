@@ -60,7 +60,7 @@ def measure_update(bench: Bench, *, tokens: int, trajectories: int, rounds: int)
         max_tokens=tokens,
         share_prefixes=False,
     )
-    optimiser = build_adamw(bench.model.parameters(), betas=(0.9, 0.999), weight_decay=0.01)
+    optimiser = build_adamw(bench.model, betas=(0.9, 0.999), weight_decay=0.01)
 
     def update() -> None:
         bench.gradient_of(rows)

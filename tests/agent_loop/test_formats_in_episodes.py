@@ -120,6 +120,13 @@ async def test_an_action_stops_at_its_closing_tag_and_the_turn_goes_on_after_the
     assert trajectory.response_mask.count(1) == len(reply) + len(answer)
 
 
+async def test_a_tag_that_is_only_talked_about_is_no_call(threads: ThreadPoolExecutor) -> None:
+    stage = Stage("chatml_actions", threads)
+    text = "I could write <measure> but I know: five."
+    trajectory, _ = await stage.play([stage.tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)])
+    assert trajectory.termination is Termination.ANSWERED
+
+
 def tool_message(word: str, index: int) -> Message:
     return {
         "role": "tool",

@@ -45,6 +45,48 @@ def test_the_format_of_a_template_is_found(template: str):
     assert tokens.format_name == OF_TRL.get(template, "hermes")
 
 
+DEEPSEEK = "{{ tools | tojson if tools }}" + files("trl").joinpath("chat_templates", "deepseekv3.jinja").read_text()
+"""DeepSeek-V3's own template, which takes arguments as text and drops calls beside text, with tools in the prompt."""
+KIMI = """{{ tools | tojson if tools }}{% for m in messages %}<|im_{{ m.role }}|>{{ m.content or '' }}
+{%- if m.role == 'tool' %}## Return of {{ m.tool_call_id }}{% endif %}
+{%- if m.tool_calls %}<|tool_calls_section_begin|>{% for call in m.tool_calls -%}
+<|tool_call_begin|>{{ call['id'] }}<|tool_call_argument_begin|>{{ call['function']['arguments'] | tojson }}<|tool_call_end|>
+{%- endfor %}<|tool_calls_section_end|>{% endif %}<|im_end|>{% endfor %}
+{%- if add_generation_prompt %}<|im_assistant|>{% endif %}"""
+"""The name of a call is part of its id, as in Kimi K2's template."""
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "tags", "answered"),
+    [
+        (
+            DEEPSEEK,
+            "deepseek_v3",
+            ["<｜end▁of▁sentence｜>", "<｜User｜>"],
+            "<｜tool▁output▁begin｜>42<｜tool▁output▁end｜>",
+        ),
+        (KIMI, "kimi", ["<|im_end|>"], "42## Return of functions.python_code_with_standard_io:0"),
+    ],
+)
+def test_templates_with_wishes_of_their_own_are_taken(template: str, name: str, tags: list[str], answered: str):
+    tokenizer = make_tokenizer("chatml_hermes")
+    tokenizer.add_special_tokens({"additional_special_tokens": tags})
+    tokenizer.chat_template = template
+    tokens = ChatTokens(tokenizer, [TOOL_SCHEMA])
+    assert tokens.format_name == name
+    assert answered in tokens.decode_all(tokens.observation([{"role": "tool", "content": "42"}]))
+
+
+@pytest.mark.parametrize("template", ["qwen3_6", "glm4moe", "qwen2_5"])
+def test_a_tool_may_have_parameters_of_any_name_and_type(template: str):
+    properties = {name: {"type": "string"} for name in ("text", "number", "flag", "nested")}
+    schema = {
+        "type": "function",
+        "function": {"name": "f", "description": "", "parameters": {"properties": properties}},
+    }
+    assert ChatTokens(make_tokenizer(template), [schema]).format_name == OF_TRL[template]
+
+
 def test_a_template_that_two_formats_read_is_refused_with_both_names(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(FORMATS, "twin", FORMATS["hermes"])
     with pytest.raises(

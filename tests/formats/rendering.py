@@ -1,10 +1,14 @@
 """Renderings of tool calls by the chat templates that trl ships, and by short ones for models that it does not."""
 
+import json
 import os
 from importlib.resources import files
 from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
+
+from agentrl.agent_loop.template_probe import probe_call
+from agentrl.formats.registry import FORMATS
 
 OF_TRL = {
     "qwen2_5": "hermes",
@@ -51,14 +55,14 @@ OWN = {
         after="<｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
     ),
     "deepseek_v3": _own(
-        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ f.name }}\n```json\n{{ f.arguments | tojson }}\n```<｜tool▁call▁end｜>",
+        "<｜tool▁call▁begin｜>{{ c.type }}<｜tool▁sep｜>{{ f.name + '\n```json\n' + f.arguments + '\n```' }}"
+        "<｜tool▁call▁end｜>",
         before="<｜tool▁calls▁begin｜>",
         between="\n",
         after="<｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
     ),
     "kimi": _own(
-        "<|tool_call_begin|>functions.{{ f.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>{{ f.arguments | tojson }}"
-        "<|tool_call_end|>",
+        "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ f.arguments | tojson }}<|tool_call_end|>",
         before="<|tool_calls_section_begin|>",
         after="<|tool_calls_section_end|><|im_end|>",
     ),
@@ -90,12 +94,13 @@ def calls_of(template: str, wanted: list[tuple[str, dict[str, Any]]]) -> list[tu
 def rendered_turn(template: str, wanted: list[tuple[str, dict[str, Any]]], tools: list[dict[str, Any]]) -> str:
     """Return the assistant's turn that makes the wanted calls, with what follows it."""
     source = OWN.get(template) or files("trl").joinpath("chat_templates", f"{template}.jinja").read_text()
+    grammar = FORMATS[OF_TRL.get(template, template)]
     calls = [
-        {"type": "function", "id": f"call0000{index}", "function": {"name": name, "arguments": arguments}}
+        probe_call(grammar, name, index, arguments=arguments if template != "deepseek_v3" else json.dumps(arguments))
         for index, (name, arguments) in enumerate(wanted)
     ]
     question = [{"role": "user", "content": "a question"}]
-    turn = [*question, {"role": "assistant", "content": "", "tool_calls": calls}]
+    turn = [*question, {"role": "assistant", "content": grammar.empty_content, "tool_calls": calls}]
     prompt = _render(source, question, tools, add_generation_prompt=True)
     full = _render(source, turn, tools)
     return full[len(os.path.commonprefix([prompt, full])) :] if template not in OWN else full  # noqa: RUF071 - texts

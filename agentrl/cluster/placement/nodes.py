@@ -109,10 +109,14 @@ class Nodes:
         """Return when `placing` is done; until then log the `missing` without room."""
         first_report_s = min(_FIRST_REPORT_S, self._max_wait_s)
         has_room, since, report_at_s = False, clock.now(), first_report_s
+        building_since: float | None = None
         while not await _is_done(placing, within_s=min(_LOOK_EVERY_S, first_report_s)):
             unplaced = await self._unplaced(missing, has_room=has_room)
-            if has_room == bool(unplaced):  # the last one got its place, or one lost it with its node
+            if has_room == bool(unplaced):  # the last one got its place, or one lost it
+                died = clock.now() - since < first_report_s  # and was restarted at once: no node was lost
                 has_room, since, report_at_s = not unplaced, clock.now(), first_report_s
+                if has_room:
+                    building_since = since = building_since if died and building_since is not None else since
             waited_s = clock.now() - since
             if has_room and waited_s >= START_TIMEOUT_S:
                 raise NotBuiltError(

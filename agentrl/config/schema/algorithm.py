@@ -10,6 +10,7 @@ from agentrl.config.schema.fields import (
     BelowOne,
     Count,
     CountOrZero,
+    Number,
     Section,
     Share,
     known_or_path,
@@ -41,7 +42,7 @@ class SelectionSection(Section):
     """Metric of the reward, such as `accuracy`, used instead of the reward for equal groups, the resampling, the pass rates of
     stages, and accuracy and pass@k in validation; absent: the reward itself.
     """
-    solved_at: float = 1.0
+    solved_at: Number = 1.0
     """Smallest reward, or value of `metric`, of a solved trajectory."""
     drop_equal_reward: bool = True
     """Drop groups whose rewards (or values of `metric`) are all equal, before the resampling: with the group's mean as baseline
@@ -157,7 +158,7 @@ class RewardModelSection(Section):
 
     path: InputPath | None = None
     """Hugging Face folder of a sequence classifier with one label; absent: no reward model."""
-    weight: float = 1.0
+    weight: Number = 1.0
     """Factor of its score in the total reward, `reward.weight` x reward + this x score; negative if low scores are better."""
     activation: Literal["none", "sigmoid"] = "none"
     """Function applied to its output: `sigmoid` gives a probability."""

@@ -8,8 +8,9 @@ resuming follow from that.
 from collections.abc import Iterator
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError
 
 
 class Section(BaseModel):
@@ -31,15 +32,23 @@ def is_resumable(field: FieldInfo) -> bool:
     return isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("resumable") is True
 
 
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]  # torch and NumPy accept a signed 64-bit number
-Amount = Annotated[float, Field(gt=0)]
-AmountOrZero = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
-Probability = Annotated[float, Field(gt=0, le=1)]
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):  # YAML's `on` and `yes` too
+        raise PydanticKnownError("float_type")
+    return value
+
+
+_IsNumber = BeforeValidator(_no_truth_value)
+Number = Annotated[float, _IsNumber]
+Count = Annotated[int, _IsNumber, Field(ge=1)]
+CountOrZero = Annotated[int, _IsNumber, Field(ge=0)]
+Seed = Annotated[int, _IsNumber, Field(ge=0, le=2**63 - 1)]  # torch and NumPy accept a signed 64-bit number
+Amount = Annotated[Number, Field(gt=0)]
+AmountOrZero = Annotated[Number, Field(ge=0)]
+Seconds = Annotated[Number, Field(gt=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+BelowOne = Annotated[Number, Field(ge=0, lt=1)]
+Probability = Annotated[Number, Field(gt=0, le=1)]
 
 
 def known_or_path(names: tuple[str, ...]) -> AfterValidator:

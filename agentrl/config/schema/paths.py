@@ -5,6 +5,7 @@ Paths become absolute only when a config is loaded from a file; `LoadContext` is
 
 import glob
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,10 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 _SHIPPED = _PACKAGE_FOLDER / "_shipped"
 SHIPPED_FOLDER = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE_FOLDER.parent
 """Folder of `configs/`, `tool_configs/` and `examples/`: beside the package in a checkout, inside it in a wheel."""
+
+
+_BEGINS_AS_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""Begin of a URL; a scheme has at least two letters, so `C:/` is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,20 @@ def _run_folder(place: str | None, info: ValidationInfo) -> str | None:
     return place if place is None else _output_folder(place, info)
 
 
+def refuse_half_a_url(place: str) -> str:
+    """Return a folder or URL; `s3:/bucket`, which would become a folder of this machine, and `memory://` raise ValueError."""
+    if is_url(_not_empty(place)) and not place.startswith("memory:"):
+        return place
+    if _BEGINS_AS_URL.match(place):
+        raise ValueError(
+            f"is {place!r}, neither a folder nor the URL of a store, such as `s3://bucket/runs/demo`. A folder with such a "
+            "name begins with `./`"
+        )
+    return place
+
+
 def _folder_or_store(place: str, info: ValidationInfo) -> str:
+    place = refuse_half_a_url(place)
     return place if is_url(_not_empty(place)) or info.context is None else str(Path(place).resolve())
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentrl.config.schema.algorithm import RewardModelSection
-from agentrl.config.schema.fields import AmountOrZero, Seconds, Section, resumable
+from agentrl.config.schema.fields import AmountOrZero, Number, Seconds, Section, resumable
 
 AnswerFormat = Literal["auto", "boxed", "tagged", "hashes", "last_number"]
 """Values of `reward.answer_format`."""
@@ -22,7 +22,7 @@ class RewardPartSection(Section):
     """Import path of a function; this or `class_name`."""
     config: dict[str, Any] = {}
     """Passed to the class's constructor, or to the function as keyword arguments."""
-    weight: float = 1.0
+    weight: Number = 1.0
     """Factor of its score in the sum; 0 only measures it."""
 
 

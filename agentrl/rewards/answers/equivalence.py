@@ -7,6 +7,7 @@ No library's pool: these use named semaphores, which stay in shared memory when 
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -173,7 +174,8 @@ class _MathServer:
     async def kill(self) -> None:
         """Kill the process with its children."""
         if self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         await self._reading
 

@@ -21,6 +21,7 @@ from agentrl.algorithms.token_advantage import (
     token_rewards,
 )
 from agentrl.config.class_path import named
+from agentrl.errors import ConfigError
 from agentrl.training.packing.sequences import TokenInputs
 from agentrl.training.parallel import Parallel
 from agentrl.training.update.update_plan import UpdateShard
@@ -62,6 +63,10 @@ class CreditAssignment:
         rewards = self._rewards_with_divergence(shard, divergences, parallel, kl_coefficient)
         groups = [torch.tensor(rewards_G) for rewards_G in rewards]
         by_group = self._estimator(groups, normalise_by_std=self._config.normalise_by_std)
+        if len(by_group) != len(groups):
+            raise ConfigError(
+                f"{self._where} gave {len(by_group)} tensors for {len(groups)} groups; return one for each"
+            )
         for advantages_G, rewards_G in zip(by_group, groups, strict=True):
             require_result(advantages_G, rewards_G, self._where)
         advantages = [
@@ -103,6 +108,8 @@ class CreditAssignment:
             credit = estimator.estimate(
                 rewards_N, values_N, discount=self._config.discount, gae_lambda=self._config.gae_lambda
             )
+            if not isinstance(credit, TokenCredit):
+                raise ConfigError(f"{self._where} gave a {type(credit).__name__}; return a `TokenCredit`")
             require_result(credit.advantages_N, rewards_N, self._where)
             if estimator.uses_values:
                 require_result(credit.returns_N, rewards_N, self._where)

@@ -14,6 +14,7 @@ from agentrl.algorithms.kl_divergence import KL_ESTIMATORS, bounded, k3
 from agentrl.algorithms.policy_loss import POLICY_LOSSES, ClipRange, PolicyLoss
 from agentrl.algorithms.rollout_correction import rollout_weights
 from agentrl.config.class_path import named
+from agentrl.errors import ConfigError
 from agentrl.training.packing.packing import MicroBatch
 from agentrl.training.scoring.token_logprobs import TokenScores
 from agentrl.training.update.tally import TokenTally
@@ -62,6 +63,8 @@ class Objective:
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
         )
+        if not isinstance(policy, PolicyLoss):
+            raise ConfigError(f"`algorithm.policy_loss` gave a {type(policy).__name__}; return a `PolicyLoss`")
         loss_N = policy.loss_N
         require_result(loss_N, scores.logprobs_N, f"`algorithm.policy_loss`: `{self._config.policy_loss}`")
         weights_N = self._rollout_weights(batch, old_logprobs_N, tally)

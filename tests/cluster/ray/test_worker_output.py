@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentrl.cluster.ray.worker_output import take
+from agentrl.cluster.ray.worker_output import WorkerOutput
 from agentrl.observability.logs import configure_logging
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -40,19 +40,35 @@ def batch(*lines: str, pid: int = 7) -> dict[str, Any]:
     return {"ip": "127.0.0.1", "pid": pid, "actor_name": "AgentLoopWorker", "lines": list(lines), "is_err": False}
 
 
-def test_what_a_tool_prints_is_in_the_log_and_not_on_the_console(console: io.StringIO, tmp_path: Path):
-    take(batch(*["x" * 5000] * 100))
-    take(batch("another process", pid=8))
+def test_a_tool_that_floods_is_kept_off_the_console_and_bounded_in_the_log(console: io.StringIO, tmp_path: Path):
+    output = WorkerOutput(now=lambda: 0.0)
+    for _ in range(100):
+        output.take(batch(*["x" * 5000] * 100))
+    output.take(batch("another process", pid=8))
     log = (tmp_path / "run.log").read_text()
-    assert len(log) < 200_000, "long lines are cut"
-    assert log.count("AgentLoopWorker (pid 7): xxx") == 100
+    assert len(log) < 1_000_000
+    assert log.count("AgentLoopWorker (pid 7): xxx") == 500
     assert "AgentLoopWorker (pid 8): another process" in log
-    assert console.getvalue() == ""
+    [line] = console.getvalue().splitlines()
+    assert "AgentLoopWorker (pid 7): printed more than 500 lines" in line
+
+
+def test_a_process_may_print_again_in_the_next_hour_and_its_warnings_are_counted(console: io.StringIO, tmp_path: Path):
+    now = 0.0
+    output = WorkerOutput(now=lambda: now)
+    for hour in range(3):
+        now = 3600.0 * hour
+        output.take(batch(*["x"] * 600, pid=8))
+    assert (tmp_path / "run.log").read_text().count("(pid 8): x\n") == 1500
+    [line] = console.getvalue().splitlines()
+    assert "AgentLoopWorker (pid 8): printed more than 500 lines in an hour" in line
+    output.take(batch(*["x"] * 600, pid=9))
+    assert "(pid 9): printed more than 500 lines" in console.getvalue().splitlines()[-1]
 
 
 def test_records_of_workers_are_logged_and_repeats_are_counted(console: io.StringIO, tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
-    take(batch(*done.stderr.splitlines()))
+    WorkerOutput().take(batch(*done.stderr.splitlines()))
     shown = [line.partition(" ")[2] for line in console.getvalue().splitlines()]
     assert shown[:2] == ["WARNING late by 3 s", "WARNING late by 3 s (10 times so far)"]
     assert "called" not in console.getvalue()
@@ -63,12 +79,12 @@ def test_records_of_workers_are_logged_and_repeats_are_counted(console: io.Strin
 
 
 def test_what_looks_like_a_record_and_is_none_is_printed(console: io.StringIO, tmp_path: Path):
-    take(batch("agentrl-record {", 'agentrl-record {"name": 3}', "agentrl-record []"))
+    WorkerOutput().take(batch("agentrl-record {", 'agentrl-record {"name": 3}', "agentrl-record []"))
     assert (tmp_path / "run.log").read_text().count("agentrl-record") == 3
 
 
 def test_levels_stay_those_of_the_driver(console: io.StringIO):
     logging.getLogger("agentrl").setLevel(logging.WARNING)
     record = 'agentrl-record {"name": "agentrl.engine", "level": 20, "message": "ready", "extra": {}}'
-    take(batch(record))
+    WorkerOutput().take(batch(record))
     assert console.getvalue() == ""

@@ -28,6 +28,7 @@ def check_models(config: RunConfig) -> None:
         if key != "model.path":
             _check_tokens(path, config.model.path, key=key)
         _check_context(config, path, key=key)
+        _check_heads(config, path, key=key)
     _check_policy(config)
     for key, path in trained_or_asked(config).items():
         check_architecture(path, key=key)
@@ -204,6 +205,16 @@ def _check_context(config: RunConfig, path: str, *, key: str) -> None:
             f"{key}: {path} has {min(limits)} positions without scaling by length (`max_position_embeddings` in its "
             f"`config.json`), and a trajectory may have {longest} tokens (`data.max_prompt_tokens` + the longest "
             "`max_response_tokens` of the run and its `stages`); lower these, or use a model with a longer context"
+        )
+
+
+def _check_heads(config: RunConfig, path: str, *, key: str) -> None:
+    """Refuse attention heads that cannot be divided over the ranks of a sequence."""
+    num_heads, size = (language_settings(path) or {}).get("num_attention_heads", 0), config.actor.sequence_parallel_size
+    if num_heads % size:
+        raise ConfigError(
+            f"`actor.sequence_parallel_size` is {size}, which does not divide the {num_heads} attention heads of `{key}`; take "
+            f"a divisor of {num_heads}"
         )
 
 
