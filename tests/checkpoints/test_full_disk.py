@@ -19,20 +19,34 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 REMOTE = WorkerError("loop worker 0: raised:\nTraceback ...\nOSError: [Errno 28] No space left on device")
 
 
+QUOTA_OF_A_SERVER = RuntimeError("429 Quota exceeded for quota metric `requests`")
+
+
 @pytest.mark.parametrize("error", [FULL, REMOTE, ExceptionGroup("two", [ValueError("other"), REMOTE])])
 def test_a_full_disk_is_reported_with_the_folder_and_the_way_out(tmp_path: Path, error: Exception):
-    with pytest.raises(DiskFullError) as failure, report_full_disk(tmp_path):
-        raise error
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, leave_bytes=4096)
+        with pytest.raises(DiskFullError) as failure, report_full_disk(disk):
+            raise error
     assert str(failure.value) == (
-        f"run.dir: {tmp_path}: no space left on its disk, or on that of `TMPDIR`. Make room there; the same command resumes "
-        "from the last checkpoint"
+        f"run.dir: {disk}: no space left on its disk, or on that of `TMPDIR`. Make room there; the same command resumes from "
+        "the last checkpoint"
     )
+
+
+@pytest.mark.parametrize("error", [FULL, REMOTE, QUOTA_OF_A_SERVER])
+def test_a_disk_with_room_is_not_called_full(tmp_path: Path, error: Exception):
+    with pytest.raises(type(error)) as raised, report_full_disk(tmp_path):
+        raise error
+    assert raised.value is error
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), CheckpointError("/disk: not written: No space left on device")])
 def test_what_has_another_reason_or_says_where_stays_what_it_is(tmp_path: Path, error: Exception):
-    with pytest.raises(type(error)) as raised, report_full_disk(tmp_path):
-        raise error
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, leave_bytes=0)
+        with pytest.raises(type(error)) as raised, report_full_disk(disk):
+            raise error
     assert raised.value is error
 
 

@@ -17,7 +17,7 @@ def test_all_problems_of_a_file_and_of_the_command_line_are_reported_together(co
     config_file.write_text(MINIMAL + "actor: {learning_rate: 2.0, warmup_stepz: 3}\n")
     assert refused(config_file, "rollout.temperature=-1").split("; ") == [
         "command line: `rollout.temperature` is -1, and must be at least 0",
-        "small.yaml: `actor.learning_rate` is 2.0, and must be below 1.0",
+        "small.yaml: `actor.learning_rate` is 2.0, and must be below 1",
         "small.yaml: unknown key `actor.warmup_stepz`. Did you mean `warmup_steps`?",
     ]
 

@@ -239,6 +239,16 @@ def test_two_trees_can_be_compared_key_by_key(config_file: Path):
         (MINIMAL, ["judge=null"], "command line: `judge` is null, and must be a mapping"),
         (MINIMAL, ["reward.config=[1]"], r"`reward.config` is \[1\], and must be a mapping, such as \{key: ...\}"),
         ("5", [], "small.yaml: cannot be read as a mapping of sections"),
+        (MINIMAL, ["data.system_prompt=Answer after ####"], "` #` begins a YAML comment, so the rest would be lost"),
+        (
+            MINIMAL,
+            ["checkpoint.dir=s3:/bucket/x"],
+            "`checkpoint.dir` is 's3:/bucket/x', neither a folder nor the URL of a store",
+        ),
+        (MINIMAL, ["checkpoint.dir=memory://x"], "neither a folder nor the URL of a store"),
+        (MINIMAL, ["rollout.max_turns=true"], "`rollout.max_turns` is True, and must be a number"),
+        (MINIMAL, ["actor.lora={rank: on}"], "`actor.lora.rank` is True, and must be a number"),
+        (MINIMAL, ["algorithm.kl_coefficient=true"], "`algorithm.kl_coefficient` is True, and must be a number"),
         (MINIMAL, ["model.path=\udcff"], r"command line: 'model.path=\\udcff': 'utf-8' codec can't encode"),
     ],
 )

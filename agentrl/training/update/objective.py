@@ -63,10 +63,11 @@ class Objective:
         policy = self._policy_loss(
             scores.logprobs_N, old_logprobs_N, batch.advantages_N, batch.trajectory_N, self._clip
         )
+        where = f"`algorithm.policy_loss`: `{self._config.policy_loss}`"
         if not isinstance(policy, PolicyLoss):
-            raise ConfigError(f"`algorithm.policy_loss` gave a {type(policy).__name__}; return a `PolicyLoss`")
+            raise ConfigError(f"{where} gave a {type(policy).__name__}; return a `PolicyLoss`")
         loss_N = policy.loss_N
-        require_result(loss_N, scores.logprobs_N, f"`algorithm.policy_loss`: `{self._config.policy_loss}`")
+        require_result(loss_N, scores.logprobs_N, where)
         weights_N = self._rollout_weights(batch, old_logprobs_N, tally)
         if weights_N is not None:
             loss_N = weights_N * loss_N

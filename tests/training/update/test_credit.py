@@ -186,7 +186,7 @@ def test_a_custom_estimator_gets_the_values():
         ("without_first", ConfigError, r"`algorithm\.advantage`: `.*without_first` gave a tensor of shape"),
         ("advantages_twice", ConfigError, r"gave a tensor of shape \[8\]; it must be a tensor of shape \[4\]"),
         ("advantages_as_lists", ConfigError, r"gave a list; it must be a tensor of shape \[4\]"),
-        ("advantages_of_one_group", ValueError, r"zip\(\) argument 2 is longer"),
+        ("advantages_of_one_group", ConfigError, r"gave 1 tensors for \d groups; return one for each"),
     ],
 )
 def test_an_invalid_result_of_a_custom_estimator_is_refused(name: str, error: type[Exception], problem: str):

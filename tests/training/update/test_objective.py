@@ -83,6 +83,10 @@ def loss_detached(*values: Any) -> PolicyLoss:
     return replace(loss, loss_N=loss.loss_N.detach())
 
 
+def loss_alone(*values: Any) -> Tensor:
+    return ppo_loss(*values).loss_N
+
+
 def weights_in_columns(trajectory_N: Tensor, *, mean_length: float, max_length: int) -> Tensor:
     return torch.ones(len(trajectory_N), 1)
 
@@ -105,6 +109,7 @@ def difference_detached(logprobs_N: Tensor, other_logprobs_N: Tensor) -> Tensor:
         ("policy_loss", "mean_loss", r"a tensor of shape \[\]; it must be a tensor of shape \[4\]"),
         ("policy_loss", "loss_in_columns", r"a tensor of shape \[4, 1\]"),
         ("policy_loss", "loss_detached", "a result without a gradient"),
+        ("policy_loss", "loss_alone", "a Tensor; return a `PolicyLoss`"),
         ("aggregation", "weights_in_columns", r"a tensor of shape \[4, 1\]"),
         ("aggregation", "one_weight", "a float"),
         ("kl_estimator", "mean_difference", r"a tensor of shape \[\]"),

@@ -83,6 +83,14 @@ def policy_with(folder: Path, **settings: object) -> str:
     return str(folder)
 
 
+def test_attention_heads_that_cannot_be_divided_over_the_ranks_of_a_sequence_are_refused(tmp_path: Path):
+    path = policy_with(tmp_path, num_attention_heads=6)
+    with pytest.raises(
+        ConfigError, match=r"`actor\.sequence_parallel_size` is 4, which does not divide the 6 attention heads"
+    ):
+        check(f"model.path={path}", "actor.num_workers=4", "actor.sequence_parallel_size=4")
+
+
 @pytest.mark.usefixtures("vllm_is_installed")
 def test_attention_sinks_are_refused_where_the_embedded_engine_would_compute_them(tmp_path: Path):
     path = policy_with(tmp_path, model_type="gpt_oss")
