@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_SIGNAL_S = 0.2
+"""Wait for a signal after an error: one to the whole group may end a worker before this process sees it."""
 _CLOSE_S = 5.0
 """Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
 _RESUMES = "the same command resumes from its last checkpoint, if there is one"
@@ -109,6 +111,8 @@ async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str
     try:
         await task
     except (asyncio.CancelledError, Exception) as error:
+        if isinstance(error, Exception) and not received:
+            await asyncio.sleep(_SIGNAL_S)
         if not received:
             raise
         if not isinstance(error, asyncio.CancelledError):  # most often that of workers which got the signal too

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, WorkerDiedError
 from agentrl.observability.logs import configure_logging
 from agentrl.runners.command_line import EXIT_FAILED, run_command
 
@@ -51,6 +51,15 @@ def test_the_remaining_errors_of_a_stopped_command_are_reported(capsys: pytest.C
     async def command() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(10)
+
+    assert run_command(command, when_stopped="nothing was measured") == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "stopped by SIGTERM; nothing was measured\n"
+
+
+def test_a_signal_to_the_group_that_ends_a_worker_first_is_still_the_reason(capsys: pytest.CaptureFixture[str]):
+    async def command() -> None:
+        asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+        raise WorkerDiedError("loop worker 0: died")
 
     assert run_command(command, when_stopped="nothing was measured") == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "stopped by SIGTERM; nothing was measured\n"

@@ -46,7 +46,7 @@ def end_and_look(run: RunProcess, name: str, *, whole_group: bool = False) -> No
     assert wait_until(lambda: not sockets.keys() & listeners().keys()), sockets
     code = run.process.wait(timeout=100)
     assert wait_until(lambda: not left_in(run.temp_dir)), left_in(run.temp_dir)
-    assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name])
+    assert code == (-signal.SIGKILL if name == "SIGKILL" else 128 + SIGNALS[name]), run.output()
     output = run.output()
     assert "Traceback" not in output
     assert name == "SIGKILL" or f"stopped by {name}; the same command resumes" in output
