@@ -95,11 +95,11 @@ def main() -> int:
         else:
             await check(loaded, level)
 
-    status = run_command(command)
-    if level is not None:
-        exit_without_threads(status)
-    return status
+    return run_command(command)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if any(word.startswith("--check") for word in sys.argv[1:]):
+        exit_without_threads(status)
+    sys.exit(status)

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -211,7 +213,7 @@ async def test_the_folder_of_the_run_is_tried_and_left_as_it_was(tmp_path: Path,
     assert f"run.dir: {tmp_path}/runs/new can be written" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"run\.dir: .*/file is no folder that can be written"):
+    with pytest.raises(ConfigError, match=r"run\.dir: .*/file cannot be written"):
         await check(loaded(tmp_path, run_dir=tmp_path / "file" / "run"), CheckLevel.FULL)
 
 
@@ -223,3 +225,18 @@ async def test_a_judge_is_listed_where_something_asks_it(
 ):
     await check(loaded(tmp_path, tool=tool), CheckLevel.STATIC)
     assert ("│ judge" in capsys.readouterr().out) == is_listed
+
+
+@pytest.mark.slow
+def test_a_tool_that_never_returns_does_not_keep_the_command_open(tmp_path: Path):
+    (tmp_path / "hang.py").write_text(
+        'import time\n\n\ndef hang(text: str) -> str:\n    """Hang."""\n    time.sleep(3600)\n    return text\n'
+    )
+    (tmp_path / "tools.yaml").write_text("tools:\n  - function: hang.hang\n")
+    (tmp_path / "run.yaml").write_text(Path("configs/demo.yaml").read_text())
+    words = [f"tool_config_path={tmp_path}/tools.yaml", f"run.dir={tmp_path}/run", "rollout.tool_timeout_s=1"]
+    command = [sys.executable, "-m", "agentrl.runners.rstar2", str(tmp_path / "run.yaml"), "--check", *words]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert "tool `hang`: called with" in checked.stdout
+    assert "run.yaml: ok (full check)" in checked.stdout
+    assert checked.returncode == 0

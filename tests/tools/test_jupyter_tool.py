@@ -17,7 +17,9 @@ from agentrl.types import Deadline, ToolResult, ToolStatus
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with LocalJudge(JudgeSection(min_isolation="B", max_wall_time_s=4.0, max_memory_mb=300)) as running:
+    with LocalJudge(
+        JudgeSection(min_isolation="B", max_wall_time_s=4.0, max_memory_mb=300), max_sessions=16
+    ) as running:
         yield running
 
 
@@ -151,7 +153,7 @@ async def test_a_session_that_is_gone_blames_the_infrastructure(tool: JupyterToo
 
 
 async def test_a_judge_without_sessions_is_refused_at_the_start() -> None:
-    with LocalJudge(JudgeSection(min_isolation="D")) as judge:
+    with LocalJudge(JudgeSection(min_isolation="D"), max_sessions=1) as judge:
         tool = make(judge)
         if isolation(judge) in "AB":
             await tool.start()
