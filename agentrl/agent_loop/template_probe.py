@@ -96,7 +96,7 @@ def _with_text_arguments(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def probe_call(
-    grammar: CallFormat, name: str, index: int = 0, *, arguments: dict[str, Any] | None = None
+    grammar: CallFormat, name: str, index: int = 0, *, arguments: dict[str, Any] | str | None = None
 ) -> dict[str, Any]:
     """Return the `index`-th call of a turn in the form that templates take."""
     function = {"name": name, "arguments": arguments or {}}
