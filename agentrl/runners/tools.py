@@ -24,6 +24,7 @@ from agentrl.errors import ConfigError
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
 from agentrl.run.judges import driver_judge
+from agentrl.run.preflight.models.folders import check_model_path
 from agentrl.runners.command_line import run_command
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
@@ -87,6 +88,7 @@ def check(file: Path, model: str | None) -> None:
         if model is None:
             print(json.dumps(schema, indent=2))
     if model is not None:
+        check_model_path(model, key="--model")
         tokens = ChatTokens.of_model(ModelSection(path=model), schemas, light_tokenizer_class(model))
         print(f"calls have the format `{tokens.format_name}`; a prompt begins with\n")
         print(tokens.decode_all(tokens.prompt([{"role": "user", "content": "..."}])))

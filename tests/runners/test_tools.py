@@ -51,6 +51,13 @@ def test_check_with_a_model_prints_its_prompt_and_format(folder: Path) -> None:
     assert "Count the letters of a text." in shown.partition("<|im_start|>system")[2]
 
 
+def test_a_model_that_is_not_there_is_refused_at_once(folder: Path) -> None:
+    refused = tools(folder, "check", "look_up.yaml", "--model", str(folder / "absent"))
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "no such folder" in refused.stderr
+
+
 def test_check_names_a_tool_that_cannot_be_built(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("tools:\n  - function: no_such_module.tool\n")
     refused = tools(tmp_path, "check", "bad.yaml")
