@@ -140,11 +140,13 @@ class ChatTokens:
         """Return the ids between the token that ended a turn and the policy's next turn, given `tool` messages.
 
         Token literals in their text (`<|im_end|>`) are broken up, so that a program's output cannot forge a turn. `names` are
-        those of the called tools, which some templates repeat; empty for a call without one.
+        those of the called tools, which some templates repeat; a name that no tool has, which may hold markup, is replaced.
         """
         first = self._template.tools[0]["function"]["name"] if self._template.tools else ""
         safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]
-        text = self.turn_ends.after_calls([name or first for name in names or [""] * len(safe)], safe)
+        text = self.turn_ends.after_calls(
+            [name if name in self._parameters else first for name in names or [first] * len(safe)], safe
+        )
         return self._encode(text)
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ from typing import Any
 from agentrl.formats.arguments import Parameters, types_of, value_of
 from agentrl.formats.base import CallFormat, RawCall
 
+_TEXT = 'a "b" \n c <d> é'
 _PROBES = {"integer": 3, "number": 3, "boolean": True, "array": [1, "x"], "object": {"list": [1, "x"]}}
 
 
@@ -35,7 +36,7 @@ class ActionsFormat(CallFormat):
 
     def probe_arguments(self, schemas: Mapping[str, Any]) -> dict[str, Any]:
         """Return a value for the first parameter."""
-        for key, schema in schemas.items():
-            types = types_of(schema)
-            return {key: next((_PROBES[kind] for kind in types if kind in _PROBES), 'a "b" \n c <d> é')}
-        return {}
+        first = list(schemas)[:1]
+        return {
+            key: next((_PROBES[kind] for kind in types_of(schemas[key]) if kind in _PROBES), _TEXT) for key in first
+        }
