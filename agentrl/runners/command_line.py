@@ -22,8 +22,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 _SIGNAL_S = 0.2
 """Wait for a signal after an error: one to the whole group may end a worker before this process sees it."""
-_CLOSE_S = 5.0
-"""Wall clock for closing a run whose Ray has ended; what is left then, the guardian ends."""
+_CLOSE_S = 10.0
+"""Wall clock for closing a run after its Ray has ended; what is left then, the guardian ends."""
 _RESUMES = "the same command resumes from its last checkpoint, if there is one"
 
 

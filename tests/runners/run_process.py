@@ -60,8 +60,12 @@ class RunProcess:
         os.kill(self.process.pid, number)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to its process group, as `timeout`, Slurm and systemd do."""
+        """Send a signal to its process group, as `timeout`, Slurm and systemd do; Ray's control store is slow to follow."""
+        [control_store] = [process for process in self.family() if process.name() == "gcs_server"]
+        control_store.suspend()
         os.killpg(self.process.pid, number)
+        time.sleep(2)  # the run closes Ray meanwhile
+        control_store.resume()
 
     def output(self) -> str:
         assert self.process.stdout is not None

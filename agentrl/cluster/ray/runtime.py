@@ -16,7 +16,7 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import AuthenticationError
 
-from agentrl.cluster.ray.lost_ray import is_closing
+from agentrl.cluster.ray.lost_ray import watch_control_store
 from agentrl.cluster.ray.user_modules import stage, worker_path
 from agentrl.cluster.ray.worker_output import log_worker_output
 from agentrl.errors import ConfigError
@@ -67,12 +67,12 @@ def ray_runtime(
     # Lost results of dead processes that nobody awaits are no errors; all others are awaited.
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    is_closing.clear()
     runtime_env = _runtime_env(user_folder, temp_dir, on_cluster=address is not None)
     # One thread for the whole run: in the main thread Ray sets a SIGTERM handler, and its processes end with their thread.
     with ThreadPoolExecutor(max_workers=1) as ray_thread:
         if address is None:
             _call(ray_thread, handlers, _start, num_cpus, temp_dir, runtime_env)
+            watch_control_store()
         else:
             _call(ray_thread, handlers, _join, address, runtime_env)
         log_worker_output()
@@ -83,7 +83,6 @@ def ray_runtime(
                 _keep_logs(temp_dir, keep_logs_in)
             raise
         finally:
-            is_closing.set()
             _call(ray_thread, handlers, ray.shutdown)
 
 
