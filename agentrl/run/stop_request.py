@@ -9,7 +9,7 @@ from typing import Self
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalledError(BaseException):
@@ -38,7 +38,7 @@ class StopRequest:
         """The signal that was noted; 0 before one."""
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:

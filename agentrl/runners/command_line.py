@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
-from agentrl.run.stop_request import SignalledError, StopRequest
+from agentrl.run.stop_request import SIGNALS, SignalledError, StopRequest
 from agentrl.runners import exit_on_interrupt
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,14 @@ def run_command(
     SIGINT and SIGTERM cancel it, so that everything it started is ended in order, and `when_stopped` is printed. A second one
     is left to the guardian.
     """
-    return _exit_status(lambda: run(_until_signalled(command(), when_stopped)), when_stopped=when_stopped)
+    closed = threading.Event()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        return _exit_status(lambda: run(_until_signalled(command(), when_stopped, closed)), when_stopped=when_stopped)
+    finally:
+        closed.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def exit_without_threads(status: int) -> NoReturn:
@@ -95,19 +102,19 @@ def _exit_without_ray(number: int, when_stopped: str, closed: threading.Event) -
         os._exit(_stopped(number, when_stopped))
 
 
-async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str) -> None:
+async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str, closed: threading.Event) -> None:
     task = asyncio.ensure_future(command)
     received: list[int] = []
-    closed = threading.Event()
+    loop = asyncio.get_running_loop()
 
-    def stop(number: int) -> None:
+    def stop(number: int, _frame: object) -> None:
         received.append(number)
-        task.cancel()
+        loop.call_soon_threadsafe(task.cancel)
         threading.Thread(target=_exit_without_ray, args=(number, when_stopped, closed), daemon=True).start()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+    # Not handlers of the loop: the first callback after the signal may be one that waits in a call to the lost Ray.
+    for number in SIGNALS:
+        signal.signal(number, stop)
     try:
         await task
     except (asyncio.CancelledError, Exception) as error:
@@ -118,8 +125,6 @@ async def _until_signalled(command: Coroutine[Any, Any, None], when_stopped: str
         if not isinstance(error, asyncio.CancelledError):  # most often that of workers which got the signal too
             logger.error("error after a signal", exc_info=error, extra=ONLY_IN_FILE)
         raise SignalledError(received[0]) from None
-    finally:
-        closed.set()
 
 
 def _describe_error(error: BaseException) -> str:

@@ -67,19 +67,28 @@ def test_a_signal_to_the_group_that_ends_a_worker_first_is_still_the_reason(caps
 
 _SIGNALLED = """
 import asyncio, os, signal, subprocess, sys, time
+from agentrl.cluster.ray.lost_ray import watch_control_store
 from agentrl.runners import command_line
 
 command_line._CLOSE_S = 0.5
 ray = subprocess.Popen([sys.argv[1], "60"])
+while open(f"/proc/{ray.pid}/comm").read().strip() != "gcs_server":
+    pass
+watch_control_store()
 
 
 async def command():
+    if sys.argv[2] == "a thread hangs":
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
     os.kill(os.getpid(), signal.SIGTERM)
+    if sys.argv[2] != "it ends":
+        ray.kill()
+    if sys.argv[2] == "the event loop hangs":
+        time.sleep(60)
     try:
         await asyncio.sleep(60)
     finally:
-        if sys.argv[2] == "hangs":
-            ray.kill()
+        if sys.argv[2] == "closing hangs":
             time.sleep(60)
 
 
@@ -90,13 +99,13 @@ sys.exit(status + 1)
 """
 
 
-@pytest.mark.parametrize(("closing", "status"), [("hangs", 128 + signal.SIGTERM), ("ends", 128 + signal.SIGTERM + 1)])
-def test_a_signalled_command_ends_without_its_ray_only_while_it_closes(closing: str, status: int, tmp_path: Path):
+@pytest.mark.parametrize("case", ["it ends", "the event loop hangs", "closing hangs", "a thread hangs"])
+def test_a_signalled_command_ends_without_its_ray_only_while_it_closes(case: str, tmp_path: Path):
     ray = tmp_path / "gcs_server"
     ray.write_bytes(Path("/bin/sleep").read_bytes())
     ray.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", _SIGNALLED, str(ray), closing], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", _SIGNALLED, str(ray), case], capture_output=True, text=True, timeout=50, check=False
     )
-    assert done.returncode == status, done.stderr
+    assert done.returncode == 128 + signal.SIGTERM + (case == "it ends"), done.stderr
     assert done.stderr.count("stopped by SIGTERM; ") == 1
