@@ -1,0 +1,1 @@
+"""Wire protocols in which agents call the policy."""
