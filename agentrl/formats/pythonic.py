@@ -2,12 +2,16 @@
 
 import ast
 import re
+import warnings
 from typing import Any
 
 from agentrl.formats.arguments import Parameters
 from agentrl.formats.base import CallFormat, MalformedCallError, RawCall
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
+_FILE = "<calls of a policy>"
+# Python warns on the console of escapes that it does not know, such as in the LaTeX that a policy writes.
+warnings.filterwarnings("ignore", module=_FILE)
 _PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -26,7 +30,7 @@ class PythonicFormat(CallFormat):
         if self._closing and (closing := text.find(self._closing, opening.end())) >= 0:
             end = closing
         try:
-            listed = ast.parse(text[opening.end() : end].strip(), mode="eval").body
+            listed = ast.parse(text[opening.end() : end].strip(), _FILE, mode="eval").body
             calls = [_call_of(call) for call in (listed.elts if isinstance(listed, ast.List) else [listed])]
         except _PARSE_ERRORS as error:
             raise MalformedCallError(f"the list of calls is not valid Python: {error}", end=len(text)) from None

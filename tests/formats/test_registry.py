@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -38,3 +40,15 @@ def test_a_class_that_is_no_format_is_refused_with_the_known_names():
 def test_an_unknown_name_is_refused():
     with pytest.raises(ConfigError, match=r"`model\.tool_format` is `hermess`"):
         format_named("hermess", key="model.tool_format")
+
+
+def test_escapes_that_python_does_not_know_leave_no_warning_on_the_console():
+    code = (
+        "from agentrl.formats.registry import format_named\n"
+        "from agentrl.formats.base import read_calls\n"
+        r"text = '[write(text=\"\\alpha \\ beta\")]'" + "\n"
+        "[call] = read_calls(format_named('pythonic', key=''), text, {'write': {}}, id_prefix='').calls\n"
+        "print(call.arguments['text'])\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("\alpha \\ beta\n", "")
