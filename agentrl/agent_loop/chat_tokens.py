@@ -1,8 +1,9 @@
 """Conversion of chat messages to token ids; sampled text is never encoded again.
 
 A trajectory is `prompt ids + sampled ids + observation ids + sampled ids + ...`. The prompt is one template rendering. An
-observation (a tool's answer) is the *difference* of two renderings: a short dialogue with the answer, minus the same
-dialogue without it. So the ids of a trajectory equal those of one full rendering, for every template that only appends.
+observation (the answer of tools or of the environment) is the *difference* of two renderings: a short dialogue with the answer,
+minus the same dialogue without it. So the ids of a trajectory equal those of one full rendering, for every template that only
+appends.
 
 A policy may end a turn with another token than the template does: a base model with `<|endoftext|>`, Llama 3.1 with
 `<|eom_id|>` after a call. That token stays in the ids as sampled, and is removed from the text. The observation follows as the
@@ -136,18 +137,25 @@ class ChatTokens:
         in_thought = self.opens_thought
         return read_calls(self._format, text, self._parameters, id_prefix=id_prefix, in_thought=in_thought).calls
 
-    def observation(self, results: Sequence[Message], *, names: Sequence[str] = ()) -> list[int]:
-        """Return the ids between the token that ended a turn and the policy's next turn, given `tool` messages.
+    def observation(self, messages: Sequence[Message], *, names: Sequence[str] = ()) -> list[int]:
+        """Return the ids between the token that ended a turn and the policy's next turn, given the messages between them.
 
-        Token literals in their text (`<|im_end|>`) are broken up, so that a program's output cannot forge a turn. `names` are
+        After a turn with calls these are `tool` messages, one per call, and then perhaps others; after an answer a `user`
+        message, and perhaps others. Their `content` is text.
+
+        Token literals in it (`<|im_end|>`) are broken up, so that a program's output cannot forge a turn. `names` are
         those of the called tools, which some templates repeat; a name that no tool has, which may hold markup, is replaced.
+
+        Raises:
+            ConfigError: the template cannot render such messages.
         """
+        safe = [message | {"content": self._break_token_literals(message["content"])} for message in messages]
+        num_results = sum(message["role"] == "tool" for message in messages)
+        if not num_results:
+            return self._encode(self.turn_ends.after_answer(safe))
         first = self._template.tools[0]["function"]["name"] if self._template.tools else ""
-        safe = [message | {"content": self._break_token_literals(message["content"])} for message in results]
-        text = self.turn_ends.after_calls(
-            [name if name in self._parameters else first for name in names or [first] * len(safe)], safe
-        )
-        return self._encode(text)
+        names = [name if name in self._parameters else first for name in names or [first] * num_results]
+        return self._encode(self.turn_ends.after_calls(names, safe))
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
         """Return `text`, cut to about `max_tokens` tokens with a mark at the end, and whether it was cut."""

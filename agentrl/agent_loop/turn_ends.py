@@ -6,6 +6,7 @@ GLM the token that begins the next turn (`<|user|>`, `<|observation|>`) ends the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from agentrl.agent_loop.chat_template import ChatTemplate
@@ -19,6 +20,8 @@ PROBE_USER: Message = {"role": "user", "content": "probe"}
 PROBE_TEXT = "probe-completion"
 PROBE_ANSWER: Message = {"role": "assistant", "content": PROBE_TEXT}
 _PROBE_RESULT = "probe-result"
+_PROBE_NEXT: Message = {"role": "user", "content": "probe-next"}
+_PROBE_THOUGHT = "probe-thought"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class TurnEnd:
 
 
 class TurnEnds:
-    """The ends of one template's turns, and what it writes after calls.
+    """The ends of one template's turns, and what it writes after calls and after answers.
 
     `rewrites_history` is True if the template renders a turn with calls differently once a result follows it (Qwen3): the
     policy then continues from its sampled tokens, which differ from a full rendering. `inside_text` is a turn without its end.
@@ -70,19 +73,59 @@ class TurnEnds:
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def after_calls(self, names: Sequence[str], results: Sequence[Message]) -> str:
-        """Return the text between the token that ended a turn with calls of the tools `names`, and the policy's next turn."""
+        """Return the text between the token that ended a turn with calls of the tools `names`, and the policy's next turn.
+
+        Messages of other roles may follow the results.
+        """
         if self._grammar is None:
             text = self._template.render([PROBE_USER, PROBE_ANSWER, *results], add_generation_prompt=True)
             rest = text.partition(PROBE_TEXT)[2]
         else:
             calls, text = self._calling_turn(tuple(names))
-            ids = [calls[min(index, len(calls) - 1)]["id"] for index in range(len(results))]
+            ids = [calls[min(index, len(calls) - 1)]["id"] for index in range(len(names))]
             answers = [
                 result | {"tool_call_id": call_id, "name": name}
-                for result, call_id, name in zip(results, ids, names, strict=True)
+                for result, call_id, name in zip(results, ids, names, strict=False)
             ]
-            rest = calling_turn(self._template, self._grammar, calls, answers).partition(text)[2]
+            later = results[len(names) :]
+            rest = calling_turn(self._template, self._grammar, calls, [*answers, *later]).partition(text)[2]
         return rest.lstrip().removeprefix(self.call.token) if self.call.token else rest
+
+    def after_answer(self, messages: Sequence[Message]) -> str:
+        """Return the text between the token that ended a turn without calls, and the policy's next turn.
+
+        gpt-oss ends its last turn with `<|return|>` and writes `<|end|>` there as soon as a message follows; the policy goes on
+        from the token that it sampled.
+        """
+        dialogue = [PROBE_USER, PROBE_ANSWER, *messages]
+        text = render_probe(self._template, dialogue, "messages after an answer", add_generation_prompt=True)
+        return text.partition(PROBE_TEXT)[2].lstrip().removeprefix(self._followed_answer.token)
+
+    @cached_property
+    def _followed_answer(self) -> TurnEnd:
+        """End of an answer that a user's message follows."""
+        text = render_probe(self._template, [PROBE_USER, PROBE_ANSWER, _PROBE_NEXT], "a second question")
+        tail = text.partition(PROBE_TEXT)[2]
+        if _PROBE_NEXT["content"] not in tail:
+            raise ConfigError(
+                f"{self._template.name} does not append a `user` message to what came before it. {self._template.way_out}"
+            )
+        return self._end_of(tail, begins_next=self.answer.begins_next)
+
+    @cached_property
+    def rewrites_answers(self) -> bool:
+        """True if the template renders an answer differently once a user's message follows it: most drop its thought."""
+        if self._followed_answer.token != self.answer.token:
+            return True
+        prompt = self._template.render([PROBE_USER], add_generation_prompt=True)
+        begin, end = (self._grammar or CallFormat).thought
+        opening = "" if prompt.rstrip().endswith(begin) else begin
+        answer: Message = {"role": "assistant", "content": f"{opening}\n{_PROBE_THOUGHT}\n{end}\n\n{PROBE_TEXT}"}
+        try:
+            text = render_probe(self._template, [PROBE_USER, answer, _PROBE_NEXT], "an answer with a thought")
+        except ConfigError:
+            return True
+        return not text.startswith(prompt) or _PROBE_THOUGHT not in text
 
     def _calling_turn(self, names: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
         """Return calls of these tools without arguments, and the turn that makes them, without its end.
