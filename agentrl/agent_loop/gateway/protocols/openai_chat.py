@@ -58,7 +58,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
         tools=tools,
         max_tokens=fields.count("max_completion_tokens") or fields.count("max_tokens"),
         stop=fields.texts("stop"),
-        tool_choice=_tool_choice(fields, tools),
+        tool_choice=tool_choice(fields, tools),
         stream=fields.flag("stream"),
         stream_usage=fields.object("stream_options").flag("include_usage"),
         model=fields.text("model", ""),
@@ -110,11 +110,22 @@ def usage(reply: AgentReply) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
+def tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return the choice as `AgentCall` has it; the responses API names a tool without `function`."""
+    choice = fields.get("tool_choice") or "auto"
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise fields.error("tool_choice", f"`{choice}` is none of auto, none and required")
+        return choice
+    named = fields.object("tool_choice")
+    if (kind := named.text("type")) != "function":
+        raise named.error("type", f"`{kind}` is not supported, only `function`")
+    name = (named.object("function") if "function" in named else named).text("name")
+    return require_tool(name, tools, fields.path("tool_choice"))
+
+
 def _message(fields: Fields) -> Message:
-    role = fields.text("role")
-    role = "system" if role == "developer" else role
-    if role not in ("system", "user", "assistant", "tool"):
-        raise fields.error("role", f"`{role}` is none of system, developer, user, assistant and tool")
+    role = fields.role("system", "user", "assistant", "tool")
     message: Message = {"role": role, "content": fields.content("content", kinds=_TEXT)}
     if role == "tool":
         return message | {"tool_call_id": fields.text("tool_call_id")}
@@ -135,18 +146,6 @@ def _tool(fields: Fields) -> dict[str, Any]:
     if (kind := fields.text("type")) != "function":
         raise fields.error("type", f"tools of type `{kind}` are not supported, only `function`")
     return fields.object("function").tool("parameters")
-
-
-def _tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> str:
-    choice = fields.get("tool_choice") or "auto"
-    if isinstance(choice, str):
-        if choice not in ("auto", "none", "required"):
-            raise fields.error("tool_choice", f"`{choice}` is none of auto, none and required")
-        return choice
-    named = fields.object("tool_choice")
-    if (kind := named.text("type")) != "function":
-        raise named.error("type", f"`{kind}` is not supported, only `function`")
-    return require_tool(named.object("function").text("name"), tools, fields.path("tool_choice"))
 
 
 def _calls(reply: AgentReply) -> list[dict[str, Any]]:

@@ -42,6 +42,13 @@ class Fields:
             raise self.error(name, "is required")
         return default or "" if value is None else value
 
+    def role(self, *known: str) -> str:
+        """Return the role of a message; OpenAI's `developer` is `system`."""
+        role = self.text("role").replace("developer", "system")
+        if role not in known:
+            raise self.error("role", f"`{role}` is none of {', '.join(known)}")
+        return role
+
     def count(self, name: str) -> int | None:
         """Return a whole number of at least 1."""
         value = self._typed(name, int, "a whole number")

@@ -9,11 +9,21 @@ from typing import Any
 
 from aiohttp import web
 
-from agentrl.agent_loop.gateway.protocols import openai_chat
+from agentrl.agent_loop.gateway.protocols import (
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
 from agentrl.agent_loop.gateway.protocols.base import AgentCall, AgentReply, RequestError
 from agentrl.types import FinishReason, ToolCall
 
-PROTOCOLS: dict[str, ModuleType] = {"/v1/chat/completions": openai_chat}
+PROTOCOLS: dict[str, ModuleType] = {
+    "/v1/chat/completions": openai_chat,
+    "/v1/responses": openai_responses,
+    "/v1/completions": openai_completions,
+    "/v1/messages": anthropic_messages,
+}
 
 
 def reply(
