@@ -45,7 +45,8 @@ def render() -> str:
         ),
         "`agentrl.rewards.code_tests.CodeTestsReward`:\n": CodeTestsConfig,
     }
-    parts = ["## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`)\n", *_tables(RunConfig, "")]
+    parts = ["## Keys of a run (`agentrl.runners.rstar2`, `agentrl.runners.evaluate`, `agentrl.serve`)\n"]
+    parts += _tables(RunConfig, "")
     parts += ["## Keys of a simulation besides those of a run (`agentrl.runners.simulate`)\n"]
     parts += _tables(SimulatedEngineSection, "simulated.")
     parts += ["## Keys of a warm start (`agentrl.runners.sft`)\n", *_tables(SftConfig, "")]

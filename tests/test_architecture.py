@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/**/*.py")])
 
 LAYERS: list[set[str]] = [
-    {"runners"},
+    {"runners", "serve"},
     {"run"},
     {"checkpoints"},
     {"agent_loop"},
@@ -74,7 +74,13 @@ ISLANDS = {
     ),
     "peft": ("agentrl/training/model/lora.py",),
     "omegaconf": ("agentrl/config/", "agentrl/tools/loader.py", "agentrl/run/directory.py"),
-    "aiohttp": ("agentrl/servers/", "agentrl/judge/", "agentrl/engine/openai/", "agentrl/tools/"),
+    "aiohttp": (
+        "agentrl/servers/",
+        "agentrl/judge/",
+        "agentrl/engine/openai/",
+        "agentrl/tools/",
+        "agentrl/serve/",
+    ),
     "fastapi": ("code_judge_server/",),
     "uvicorn": ("code_judge_server/",),
     "vllm": ("agentrl/engine/vllm/",),

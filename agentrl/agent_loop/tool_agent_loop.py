@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar, TypeVarTuple
 
@@ -83,6 +84,12 @@ class ToolAgentLoop:
         self._stop = (*rollout.stop, *tokens.stop_strings)
         self._tools = tools
         self._threads = tokenizer_threads
+
+    def sampling_by(self, validation: ValidationSection) -> "ToolAgentLoop":
+        """Return a loop with the same parts and another sampling."""
+        other = copy(self)
+        other._validation = validation
+        return other
 
     async def run(self, request: EpisodeRequest, engine: Engine) -> Trajectory:
         """Run one episode to its end.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentrl.config.schema.run import ValidationSection
 from agentrl.observability.reports.tools import tally_calls
 from agentrl.types import (
     Failure,
@@ -23,6 +24,10 @@ class TrajectoryRequest:
     sample_index: int
     held_out: bool = False
     """True for validation, whose sampling may differ."""
+    sampling: ValidationSection | None = None
+    """Sampling of this trajectory, in place of the run's or validation's."""
+    seed: str | None = None
+    """Seed of its sampling; absent: the run's seed and its id."""
     failures: tuple[Failure, ...] = ()
     """Reasons why earlier attempts ended early, on another engine or by another worker."""
 

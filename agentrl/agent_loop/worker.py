@@ -280,16 +280,18 @@ class AgentLoopWorker:
         # A fresh episode has its own id, so that a tool does not use the state of the failed one.
         restart_suffix = f"-again{request.attempt}" if request.attempt else ""
         episode_id = f"{request.trajectory_id}{restart_suffix}" + (f"-retry{retry}" if retry else "")
+        seed = request.seed or f"{self._config.run_seed}/{request.trajectory_id}"
         episode = EpisodeRequest(
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
-            seed=f"{self._config.run_seed}/{request.trajectory_id}{restart_suffix}{seed_suffix(failures)}",
+            seed=f"{seed}{restart_suffix}{seed_suffix(failures)}",
         )
         tool_episode = Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra)
         timeout_s = self._config.rollout.trajectory_timeout_s
         started = clock.now()
         loop = parts.held_out_loop if request.held_out else parts.loop
+        loop = loop if request.sampling is None else loop.sampling_by(request.sampling)
         try:
             with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
                 # Engines and tools have their own time limits; this one covers the rest, such as a tokenizer.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from agentrl import clock
 from agentrl.cluster.engine_state import Dispatcher, EngineState, FleetEngine
 from agentrl.cluster.ray.handles import WorkerHandle, all_of, started
+from agentrl.engine.base import EngineStats
 from agentrl.errors import (
     AgentRLError,
     EngineDeadError,
@@ -173,6 +174,17 @@ class EngineFleet:
                     await handle.abort_requests_of(caller)
 
         await all_of(ask(engine.handle) for engine in self._engines if engine.state is not EngineState.GIVEN_UP)
+
+    async def loads(self) -> list[EngineStats | None]:
+        """Return the load of each engine; None where it does not answer."""
+
+        async def load_of(handle: WorkerHandle) -> EngineStats | None:
+            with contextlib.suppress(TimeoutError, AgentRLError):  # the next caller reports it
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    return await handle.stats()
+            return None
+
+        return await all_of(map(load_of, self))
 
     def take_num_deaths(self) -> int:
         """Return the number of deaths since the last call."""

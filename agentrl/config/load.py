@@ -21,7 +21,11 @@ from agentrl.errors import ConfigError
 
 ConfigTree = TypeVar("ConfigTree", bound=BaseModel)
 
-_UNREAD = {Purpose.EVALUATION: ["train_files"], Purpose.EXPORT: ["train_files", "validation_files"]}
+_UNREAD = {
+    Purpose.EVALUATION: ["train_files"],
+    Purpose.EXPORT: ["train_files", "validation_files"],
+    Purpose.SERVICE: ["train_files", "validation_files"],
+}
 """Keys of prompt files that a command does not read."""
 _MAX_SHOWN = 200
 """Largest number of characters of a word in a message."""
@@ -43,22 +47,20 @@ class LoadedConfig:
 def load_run_config(path: str, overrides: Sequence[str] = (), *, purpose: Purpose = Purpose.TRAINING) -> LoadedConfig:
     """Read, merge and check a run config; relative paths become absolute.
 
-    Keys of prompt files that an evaluation or an export does not read become empty, so that the files may be missing. An
-    evaluation has its own default folder.
+    Keys of prompt files that an evaluation, an export or a service does not read become empty, so that the files may be
+    missing. An evaluation and a service have their own default folders.
 
     Raises:
         ConfigError: one line with the file, the full key and the way out.
     """
     file = find_config_file(path)
-    context = LoadContext(
-        file=file,
-        default_dir=f"runs/{file.stem}_evaluation" if purpose is Purpose.EVALUATION else f"runs/{file.stem}",
-    )
+    of_its_own = f"_{purpose}" if purpose in (Purpose.EVALUATION, Purpose.SERVICE) else ""
+    context = LoadContext(file=file, default_dir=f"runs/{file.stem}{of_its_own}")
     schema = SimulationConfig if purpose is Purpose.SIMULATION else RunConfig
     config: RunConfig = load_tree(schema, context, overrides, unread=_UNREAD.get(purpose, ()))
     config = _with_num_steps_of_stages(_with_num_kept(config), source=file.name)
     validate(config, source=file.name, purpose=purpose)
-    if purpose in (Purpose.TRAINING, Purpose.EVALUATION):
+    if purpose in (Purpose.TRAINING, Purpose.EVALUATION, Purpose.SERVICE):
         config = with_sizes_of_pools(config)
     return LoadedConfig(config=config, path=file)
 

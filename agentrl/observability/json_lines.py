@@ -42,7 +42,7 @@ def append_json_lines(path: Path, objects: Iterable[JsonObject]) -> None:
         file.truncate(_end_of_last_line(file))
         file.seek(0, os.SEEK_END)
         for item in objects:
-            file.write(_encode(item) + b"\n")
+            file.write(encode_line(item))
         file.flush()
         os.fsync(file.fileno())
 
@@ -77,13 +77,14 @@ def _end_of_last_line(file: BinaryIO) -> int:
         return content.rfind(b"\n") + 1
 
 
-def _encode(item: JsonObject) -> bytes:
+def encode_line(item: JsonObject) -> bytes:
+    """Return an object as a line, with its newline."""
     try:
-        return orjson.dumps(item, default=str)
+        return orjson.dumps(item, default=str, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
         # A policy can write half a surrogate pair ("\\ud800" in the JSON of a call), which has no UTF-8 form: orjson refuses
         # it, `json` escapes it. `json` cannot write NaN as null, so it must refuse NaN.
-        return json.dumps(item, default=str, allow_nan=False).encode("ascii")
+        return json.dumps(item, default=str, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _decode(line: bytes, *, where: str) -> JsonObject:

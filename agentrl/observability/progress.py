@@ -45,7 +45,7 @@ class RunProgress:
             console=console,
             transient=True,
             refresh_per_second=4,
-            disable=not console.is_interactive,
+            disable=not console.is_interactive or num_steps == 0,
         )
         self._is_shown = console.is_interactive
         self._description = ""

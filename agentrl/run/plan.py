@@ -132,6 +132,7 @@ class EvaluationRun:
 
     plan: EvaluationPlan
     rollouts: AgentLoopManager
+    engines: EngineFleet
     metrics: MetricsLogger
     progress: RunProgress
 
@@ -149,7 +150,6 @@ class Run(EvaluationRun):
     nodes: Nodes
     extra_roles: ExtraRoles
     learner: Learner
-    engines: EngineFleet
     weight_sync: WeightSync
     checkpoints: CheckpointKeeper
 
@@ -290,9 +290,12 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
 
 
 @contextlib.asynccontextmanager
-async def evaluating(plan: EvaluationPlan) -> AsyncIterator[EvaluationRun]:
-    """Start every process of an evaluation, which has no actor, and end them all, whatever happens."""
-    async with _alive(plan, launch_engines, num_steps=1) as (_, _, run):
+async def evaluating(plan: EvaluationPlan, *, num_steps: int = 1) -> AsyncIterator[EvaluationRun]:
+    """Start every process of an evaluation, which has no actor, and end them all, whatever happens.
+
+    `num_steps` is for the progress bar; 0: there is none.
+    """
+    async with _alive(plan, launch_engines, num_steps=num_steps) as (_, _, run):
         yield run
 
 
@@ -348,7 +351,10 @@ async def _alive(
             plan = plan.without(overlong)
             logger.info("run: all processes are ready after %.0f s", clock.now() - started_at)
             with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
+                alive = EvaluationRun(
+                    plan=plan, rollouts=rollouts, engines=cluster.engines, metrics=metrics, progress=progress
+                )
                 try:
-                    yield cluster, plan, EvaluationRun(plan=plan, rollouts=rollouts, metrics=metrics, progress=progress)
+                    yield cluster, plan, alive
                 finally:
                     await rollouts.aclose()

@@ -27,11 +27,11 @@ _CLOSE_S = 10.0
 _RESUMES = "the same command resumes from its last checkpoint, if there is one"
 
 
-def make_parser(name: str, description: str) -> argparse.ArgumentParser:
+def make_parser(name: str, description: str, *, package: str = "agentrl.runners") -> argparse.ArgumentParser:
     """Return the parser of `python -m agentrl.runners.NAME config.yaml [section.key=value ...]`."""
     if signal.getsignal(signal.SIGINT) is exit_on_interrupt:  # everything is imported
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    parser = argparse.ArgumentParser(prog=f"python -m agentrl.runners.{name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m {package}.{name}", description=description)
     parser.add_argument("config", help="YAML file; one that comes with agentrl is found from any folder")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change single keys of it")
     return parser

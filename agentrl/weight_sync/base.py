@@ -14,6 +14,8 @@ class Transport(StrEnum):
     SHARED_MEMORY = "shared_memory"
     CUDA_IPC = "cuda_ipc"
     BROADCAST = "broadcast"
+    FOLDER = "folder"
+    """Safetensors files of a Hugging Face folder, which each engine reads itself."""
 
     @property
     def is_stream(self) -> bool:

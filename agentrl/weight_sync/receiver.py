@@ -10,6 +10,7 @@ from agentrl.weight_sync.base import Transport, WeightSource
 from agentrl.weight_sync.tensor_layout import checksum_of
 from agentrl.weight_sync.transports.broadcast import BroadcastReceiver
 from agentrl.weight_sync.transports.cuda_ipc import CudaIpcReceiver
+from agentrl.weight_sync.transports.folder import folder_weights
 from agentrl.weight_sync.transports.in_process import offered_weights
 from agentrl.weight_sync.transports.shared_memory import SharedMemoryReader
 
@@ -63,6 +64,8 @@ class WeightReceiver:
     def _views(self, source: WeightSource) -> Mapping[str, Tensor]:
         if source.transport == Transport.IN_PROCESS:
             return offered_weights(source)
+        if source.transport == Transport.FOLDER:
+            return folder_weights(source)
         return self._reader.views(source)
 
     def _stream(self, source: WeightSource) -> Iterator[tuple[str, Tensor]]:

@@ -26,7 +26,7 @@ from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_traj
 from agentrl.agent_loop.worker import WorkerReport
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
-from agentrl.config.schema.run import RolloutSection
+from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.errors import AgentRLError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.step_time import end_together
@@ -133,6 +133,8 @@ class AgentLoopManager:
         samples_per_prompt: int,
         extra_samples: int = 0,
         held_out: bool = False,
+        sampling: ValidationSection | None = None,
+        seed: int | None = None,
         finished: Mapping[str, Sequence[TrajectoryRef]] | None = None,
         on_finished: Callable[[TrajectoryRef], None],
         tasks: asyncio.TaskGroup,
@@ -141,6 +143,7 @@ class AgentLoopManager:
 
         With `extra_samples`, that many more trajectories per prompt are started, and a group is complete as soon as
         `samples_per_prompt` have a reward. Trajectories in `finished`, keyed by prompt id, join their group as they are.
+        `sampling` and `seed` replace the run's.
 
         Returns:
             One task per prompt, which returns its group; cancelling it ends its trajectories.
@@ -150,7 +153,14 @@ class AgentLoopManager:
         samples: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
         for sample, (index, prompt) in itertools.product(range(samples_per_prompt + extra_samples), enumerate(prompts)):
             if (prompt.prompt_id, sample) not in existing:
-                request = TrajectoryRequest(step=step, prompt=prompt, sample_index=sample, held_out=held_out)
+                request = TrajectoryRequest(
+                    step=step,
+                    prompt=prompt,
+                    sample_index=sample,
+                    held_out=held_out,
+                    sampling=sampling,
+                    seed=None if seed is None else f"{seed}/{prompt.prompt_id}-{sample}",
+                )
                 samples[index].append(tasks.create_task(self._make(request, on_finished)))
         names = [prompt.prompt_id for prompt in prompts]
         return [
@@ -159,7 +169,12 @@ class AgentLoopManager:
         ]
 
     async def check_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Count the tokens of every prompt before the first rollout; the workers share the tokenising.
+        """Count the tokens of every prompt before the first rollout, and forget those of other prompts; see `add_prompts`."""
+        self._prompt_tokens.clear()
+        return await self.add_prompts(prompts)
+
+    async def add_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
+        """Count the tokens of further prompts; the workers share the tokenising.
 
         Returns:
             Lengths of the prompts above `data.max_prompt_tokens`, keyed by prompt id; they cannot be rolled out.
@@ -171,9 +186,15 @@ class AgentLoopManager:
         shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
         lengths = {name: length for share in await all_of(shares) for name, length in share.items()}
         overlong = {name: length for name, length in lengths.items() if length > self._max_prompt_tokens}
-        self._prompt_tokens = {name: length for name, length in lengths.items() if name not in overlong}
-        self._admission.refuse_too_long(max(self._prompt_tokens.values(), default=0))
+        fitting = {name: length for name, length in lengths.items() if name not in overlong}
+        self._admission.refuse_too_long(max(fitting.values(), default=0))
+        self._prompt_tokens |= fitting
         return overlong
+
+    def forget_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Forget the lengths of prompts that will not be rolled out any more."""
+        for prompt in prompts:
+            self._prompt_tokens.pop(prompt.prompt_id, None)
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Let a worker write every trajectory of `groups` to disk; the data does not pass through the driver.

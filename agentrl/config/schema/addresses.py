@@ -1,5 +1,6 @@
 """Addresses of judges, servers and clusters: their checks, and the types of keys that hold one."""
 
+import ipaddress
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -35,6 +36,14 @@ def judge_url(address: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port or has_rest:
         raise ValueError(f"is {address!r}; it must be `host:port` or a URL such as `http://10.0.0.1:8088`")
     return f"{parts.scheme}://{f'[{parts.hostname}]' if ':' in parts.hostname else parts.hostname}:{parts.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to listen on can be reached from this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _split(address: str, url: str, *, example: str) -> SplitResult:

@@ -261,6 +261,19 @@ class StageSection(Section):
     """Use the policy at the start of this stage as the new reference of the KL term."""
 
 
+class ServiceSection(Section):
+    """The HTTP server of the rollout service (`python -m agentrl.serve`)."""
+
+    host: str = resumable("127.0.0.1")
+    """Address that it listens on; any other than this machine's own (loopback) needs `service.token_env`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = resumable(8400)
+    """Port; 0 takes a free one, which the log names."""
+    token_env: str | None = resumable(None)
+    """Environment variable that holds the bearer token which clients must send; the token itself is never written."""
+    max_open_trajectories: Count = resumable(4096)
+    """Largest number of unfinished trajectories over all open requests; a request beyond it is answered by 429."""
+
+
 class RunConfig(Section):
     """The root of the tree."""
 
@@ -276,6 +289,7 @@ class RunConfig(Section):
     judge: JudgeSection = Field(default_factory=JudgeSection)
     validation: ValidationSection = Field(default_factory=ValidationSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    service: ServiceSection = Field(default_factory=ServiceSection)
     stages: list[StageSection] = []
     """Successive parts of the run; empty: the same settings from the first step to the last."""
     tools: ToolsSection | None = None

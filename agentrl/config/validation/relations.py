@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from agentrl.config.chat_template import template_problems
+from agentrl.config.schema.addresses import is_loopback
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.algorithm import algorithm_problems, stage_problems
 from agentrl.config.validation.layout import kv_memory_problems, layout_problems
@@ -20,6 +21,7 @@ class Purpose(StrEnum):
     EVALUATION = "evaluation"
     SIMULATION = "simulation"
     EXPORT = "export"
+    SERVICE = "service"
 
 
 def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAINING) -> None:
@@ -39,7 +41,9 @@ def validate(config: RunConfig, *, source: str, purpose: Purpose = Purpose.TRAIN
         problems += [*_training_problems(config), *algorithm_problems(config), *misplaced, *stage_problems(config)]
         problems += [] if misplaced else kv_memory_problems(config)
     elif purpose is Purpose.EVALUATION:
-        problems += _evaluation_problems(config)
+        problems += [*_evaluation_problems(config), *_problems_of_layout_without_models(config)]
+    elif purpose is Purpose.SERVICE:
+        problems += [*_service_problems(config), *_problems_of_layout_without_models(config)]
     if problems:
         raise ConfigError("; ".join(f"{source}: {problem}" for problem in problems))
 
@@ -71,6 +75,17 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
 def _evaluation_problems(config: RunConfig) -> Iterator[str]:
     if not config.data.validation_files:
         yield "`data.validation_files` is empty, so there is nothing to evaluate; name a file of held-out prompts"
+
+
+def _service_problems(config: RunConfig) -> Iterator[str]:
+    if config.service.token_env is None and not is_loopback(config.service.host):
+        yield (
+            f"`service.host` is {config.service.host}, which other machines reach, and `service.token_env` is not set; name a "
+            "variable that holds a token, or listen on 127.0.0.1"
+        )
+
+
+def _problems_of_layout_without_models(config: RunConfig) -> Iterator[str]:
     cluster, rollout = config.cluster, config.rollout
     if cluster.pools or cluster.roles or cluster.extra_roles:
         if rollout.engine == "openai":  # servers are outside of the roles, so the layout need not match their engine

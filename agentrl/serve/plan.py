@@ -1,0 +1,102 @@
+"""A service before it starts: everything that is checked first."""
+
+import socket
+from dataclasses import dataclass
+
+from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.cluster.launch import require_room_here
+from agentrl.cluster.placement.gpus import gpus_here
+from agentrl.config.load import LoadedConfig
+from agentrl.config.schema.run import RunConfig, ServiceSection
+from agentrl.errors import ConfigError
+from agentrl.run.directory import RunDirectory
+from agentrl.run.plan import EvaluationPlan, check_plugins
+from agentrl.run.preflight.models.dtype import choose_dtype
+from agentrl.run.preflight.models.folders import check_evaluated, check_model_path
+from agentrl.run.preflight.policy_chat import check_policy_chat, schemas_of
+from agentrl.servers.session import bearer_token
+from agentrl.tools.base import ToolConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlan:
+    """A service that could start."""
+
+    run: EvaluationPlan
+    """Plan without prompts: these come with the requests."""
+    token: str | None
+    socket: socket.socket
+    """Bound, and not listening yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedService:
+    """The parts of a config that a service needs, all checked."""
+
+    loaded: LoadedConfig
+    notes: list[str]
+    tools: list[ToolConfig]
+    tokens: ChatTokens
+    token: str | None
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return self.loaded.config
+
+
+def check_service(loaded: LoadedConfig) -> CheckedService:
+    """Check config, tools, reward and model of a service; nothing is written, and no process has started.
+
+    Raises:
+        ConfigError, ToolError: where, what and the way out.
+    """
+    loaded, notes = choose_dtype(loaded)
+    config = loaded.config
+    tools = check_plugins(loaded)
+    require_room_here(config, num_gpus=gpus_here(), with_models=False)
+    check_model_path(config.model.path)
+    if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
+        check_evaluated(config)
+    tokens = check_policy_chat(config.model, schemas_of(tools))
+    token = bearer_token(config.service.token_env, key="service.token_env")
+    return CheckedService(loaded=loaded, notes=notes, tools=tools, tokens=tokens, token=token)
+
+
+def prepare_service(loaded: LoadedConfig) -> ServicePlan:
+    """Check a service, bind its port and open its folder; see `check_service`."""
+    checked = check_service(loaded)
+    # Lost trajectories are the client's to judge: they come as lines, and end no service.
+    rollout = checked.config.rollout.model_copy(update={"max_infra_error_share": 1.0})
+    config = checked.config.model_copy(update={"rollout": rollout})
+    bound = bind(config.service)
+    directory = RunDirectory(config)
+    directory.open({}, trains=False)
+    plan = EvaluationPlan(
+        loaded=LoadedConfig(config=config, path=loaded.path),
+        directory=directory,
+        tools=checked.tools,
+        validation_prompts=[],
+        warnings=[],
+        notes=checked.notes,
+    )
+    return ServicePlan(run=plan, token=checked.token, socket=bound)
+
+
+def bind(service: ServiceSection) -> socket.socket:
+    """Return a socket bound to the service's address.
+
+    Raises:
+        ConfigError: the address is in use or not this machine's.
+    """
+    try:
+        return socket.create_server((service.host, service.port), family=_family(service.host))
+    except OSError as error:
+        raise ConfigError(
+            f"service.host, service.port: cannot listen on {service.host}:{service.port}: {error.strerror or error}. Name "
+            "another port, or end what listens there"
+        ) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
