@@ -116,7 +116,8 @@ def _messages(fields: Fields) -> list[Message]:
     for block in fields.objects("content"):
         if role == "user" and block.text("type") == "tool_result":
             text = block.content("content", kinds=("text",))
-            messages.append({"role": "tool", "content": text, "tool_call_id": block.text("tool_use_id")})
+            result: Message = {"role": "tool", "content": text, "tool_call_id": block.text("tool_use_id")}
+            messages.append(result | ({"is_error": True} if block.flag("is_error") else {}))
         elif messages and messages[-1]["role"] == role:
             messages[-1]["content"] += "\n" + block.part_text(("text",))
         else:

@@ -26,7 +26,7 @@ class AgentCall:
 
     messages: list[Message]
     """The dialogue. Text parts are joined, `arguments` of calls are mappings, and a thought is `reasoning_content`. A system
-    text of its own field is the first message.
+    text of its own field is the first message; a `tool` message has `is_error` if the protocol says so.
     """
     tools: tuple[dict[str, Any], ...] = ()
     """Tools as `ToolSchema.as_template_dict` writes them."""

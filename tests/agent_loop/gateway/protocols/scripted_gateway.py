@@ -1,8 +1,7 @@
 """A server of the gateway's protocols without sessions: it answers from a script, and keeps the bodies that it got."""
 
 import contextlib
-import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -58,9 +57,9 @@ class Exchange:
 
 
 @contextlib.asynccontextmanager
-async def scripted_gateway(replies: Sequence[AgentReply]) -> AsyncIterator[Exchange]:
-    """Serve `replies` in order, then from the first again."""
-    exchange, script = Exchange(), itertools.cycle(replies)
+async def scripted_gateway(script: Callable[[AgentCall], AgentReply]) -> AsyncIterator[Exchange]:
+    """Serve what `script` answers."""
+    exchange = Exchange()
 
     async def answer(request: web.Request) -> web.Response:
         protocol = PROTOCOLS[request.path]
@@ -73,8 +72,8 @@ async def scripted_gateway(replies: Sequence[AgentReply]) -> AsyncIterator[Excha
             return web.json_response(protocol.error(400, str(refused), field=refused.field), status=400)
         exchange.calls.append(call)
         if call.stream:
-            return web.Response(text="".join(protocol.events(next(script), call)), content_type="text/event-stream")
-        return web.json_response(protocol.write(next(script)))
+            return web.Response(text="".join(protocol.events(script(call), call)), content_type="text/event-stream")
+        return web.json_response(protocol.write(script(call)))
 
     app = web.Application(client_max_size=2**24)
     app.add_routes([web.post(path, answer) for path in PROTOCOLS])

@@ -122,3 +122,9 @@ def test_a_cut_answer_says_so_and_an_error_has_the_form_of_the_api():
     assert anthropic_messages.write(reply("It", finish=FinishReason.LENGTH))["stop_reason"] == "max_tokens"
     error = anthropic_messages.error(400, "`system`: expected text", field="system")
     assert error == {"type": "error", "error": {"type": "invalid_request_error", "message": "`system`: expected text"}}
+
+
+def test_a_failed_result_is_marked():
+    failed = {"type": "tool_result", "tool_use_id": "c0", "content": "no", "is_error": True}
+    (message,) = anthropic_messages.read({"messages": [{"role": "user", "content": [failed]}]}).messages
+    assert message == {"role": "tool", "content": "no", "tool_call_id": "c0", "is_error": True}
