@@ -5,7 +5,8 @@
     │   └── RowError           a row of a data file is wrong; `data.on_bad_row: skip` leaves it out
     │       └── DataLayoutError  all rows of the file are probably wrong in the same way
     ├── ToolError              a tool cannot be built or breaks its contract; the run stops
-    │   └── ArgumentMismatchError        the worker that answers it does not take its arguments
+    │   ├── ArgumentMismatchError        the worker that answers it does not take its arguments
+    │   └── ToolChangedError             an MCP server has other tools than at the start of the run
     ├── DataError              a prompt's own data breaks a tool or the reward: counted, left out, never a reward
     │   └── UnexplainedError   a tool or the reward raised an unexpected exception; a `DataError` if a retry raises it too
     ├── RolloutError           the infrastructure failed under one trajectory: counted, retried, never a reward
@@ -60,6 +61,10 @@ class ToolError(AgentRLError):
 
 class ArgumentMismatchError(ToolError):
     """A worker's method does not take the arguments that a tool passes; it was not called."""
+
+
+class ToolChangedError(ToolError):
+    """A server was restarted, and its tools differ from those that the policy was shown."""
 
 
 class DataError(AgentRLError):

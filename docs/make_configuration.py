@@ -24,6 +24,7 @@ from agentrl.config.schema.simulation import SimulatedEngineSection
 from agentrl.rewards.code_tests import CodeTestsConfig
 from agentrl.rewards.math_answer import MathAnswerConfig
 from agentrl.tools.jupyter_tool import JupyterToolConfig
+from agentrl.tools.mcp.keys import McpServerConfig
 from agentrl.tools.python_tool import PythonToolConfig
 from agentrl.tools.worker_tool import WorkerToolConfig
 
@@ -39,6 +40,7 @@ def render() -> str:
     plain = {
         "## Keys of the built-in tool (`config` in the tool YAML)\n": PythonToolConfig,
         "## Keys of the built-in notebook tool (`config` in the tool YAML)\n": JupyterToolConfig,
+        "## Keys of an MCP server (an entry of the tool YAML)\n": McpServerConfig,
         "## Keys of a tool that an extra role answers (`config` in the tool YAML)\n": WorkerToolConfig,
         "## Keys of the built-in rewards (`reward.config`)\n\n`agentrl.rewards.math_answer.MathAnswerReward`:\n": (
             MathAnswerConfig

@@ -84,6 +84,7 @@ ISLANDS = {
     "fastapi": ("code_judge_server/",),
     "uvicorn": ("code_judge_server/",),
     "vllm": ("agentrl/engine/vllm/",),
+    "mcp": ("agentrl/tools/mcp/",),
 }
 SCHEMAS = sorted((ROOT / "agentrl" / "config" / "schema").glob("*.py"))
 VALIDATION = ROOT / "agentrl" / "config" / "validation"

@@ -22,7 +22,7 @@ from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
-from agentrl.errors import ConfigError, RolloutError, ToolError
+from agentrl.errors import ConfigError, RolloutError, ToolChangedError, ToolError
 from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
@@ -209,9 +209,12 @@ class AgentLoopWorker:
 
         Raises:
             RolloutError: building them failed, although it worked at the start, so a service must be unavailable.
+            ToolChangedError: no retry brings the old tools back.
         """
         try:
             return await self._built()
+        except ToolChangedError:
+            raise
         except (ConfigError, ToolError) as error:
             raise RolloutError(f"{self._role}: cannot build its tools after a restart: {error}") from error
 

@@ -55,7 +55,7 @@ from agentrl.tools.builder import read_tool_schema
 from agentrl.tools.executor import validator_of
 from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.jupyter_tool import JUPYTER_TOOL
-from agentrl.tools.loader import load_tool_configs
+from agentrl.tools.loader import load_tool_configs, with_server_tools
 from agentrl.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -229,13 +229,17 @@ def training_warnings(config: RunConfig) -> list[str]:
     return config_warnings(config)
 
 
-def check_plugins(loaded: LoadedConfig) -> list[ToolConfig]:
+def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[ToolConfig]:
     """Return the tools as plain data, after importing their classes, the reward's and those of extra roles.
+
+    Without `asks_servers`, an MCP server stands for its tools.
 
     Raises:
         ConfigError: a wrong key, or a class that is not there.
     """
     tools = load_tool_configs(loaded.config)
+    if asks_servers:
+        tools = with_server_tools(tools)
     search_like_workers(loaded.path.parent, on_cluster=loaded.config.cluster.address is not None)
     for tool in tools:
         import_by_path(tool.class_name, key="class_name")

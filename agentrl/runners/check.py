@@ -45,7 +45,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     """
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
-    tools = check_plugins(loaded)
+    tools = check_plugins(loaded, asks_servers=level is CheckLevel.FULL)
     report = CheckReport(Console())
     for note in notes:
         report.note(note)
@@ -63,7 +63,9 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
             "how fast the engine and the update are, and whether the policy learns: a few steps show that"
         )
     else:
-        report.not_checked("model, data, judge, and calls of tools and reward: `--check` without `=static` tries them")
+        report.not_checked(
+            "model, data, judge, MCP servers, and calls of tools and reward: `--check` without `=static` tries them"
+        )
     report.console.print(process_table(config, asks_judge=needs_judge(tools, config.reward)))
     report.console.print(concurrency_table(config))
     report.note(f"{loaded.path.name}: ok ({level} check)")

@@ -89,7 +89,7 @@ async def start(loaded: LoadedConfig, *, assumed_kv_tokens: int | None = None) -
         ConfigError: the config is wrong, or names a tool or a reward that waits in real time.
     """
     config = cast(SimulationConfig, loaded.config)
-    tools = check_plugins(loaded)
+    tools = check_plugins(loaded, asks_servers=False)
     _refuse_real_time(config, [tool.class_name for tool in tools])
     check_model_path(config.model.path)
     prompts = training_prompts(config)

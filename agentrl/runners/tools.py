@@ -29,8 +29,8 @@ from agentrl.runners.command_line import run_command
 from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
-from agentrl.tools.loader import load_tool_file
-from agentrl.types import Deadline, ToolCall
+from agentrl.tools.loader import load_tool_file, with_server_tools
+from agentrl.types import Deadline, ToolCall, ToolStatus
 
 _TIMEOUT_S = 60.0
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -98,7 +98,7 @@ async def call(file: Path, arguments: str, tool: str | None) -> None:
     """Call a tool of the file once, and print its answer as the policy reads it.
 
     Raises:
-        ConfigError: the arguments are not a JSON object, or it is not clear which tool is meant.
+        ConfigError: the arguments are not a JSON object or the tool refuses them, or it is not clear which tool is meant.
         RolloutError: the tool's infrastructure failed.
     """
     configs = _load(file)
@@ -119,13 +119,15 @@ async def call(file: Path, arguments: str, tool: str | None) -> None:
             wanted = ToolCall(call_id="0", name=tool or names[0], arguments=given)
             [result] = await executor.execute([wanted], episode, deadline=Deadline.after(_TIMEOUT_S))
             await executor.end_episode(episode)
+    if result.status is ToolStatus.INVALID_ARGUMENTS:
+        raise ConfigError(f"{wanted.name}: {result.text.removeprefix('failure: ')}. `check` shows what it takes")
     print(f"{result.status} in {result.wall_time_s:.3g} s{f'; it raised {result.cause}' if result.cause else ''}")
     print(result.text)
 
 
 def _load(file: Path) -> list[ToolConfig]:
     sys.path.insert(0, str(file.resolve().parent))  # where a run finds modules of the user's
-    return load_tool_file(file)
+    return with_server_tools(load_tool_file(file))
 
 
 def _schemas(configs: Sequence[ToolConfig], folder: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from agentrl.config.class_path import build, import_by_path
 from agentrl.errors import ConfigError, ToolError
 from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.tools.base import Tool, ToolConfig, ToolSchema
+from agentrl.tools.mcp.keys import MCP_TOOL
 from agentrl.tools.verl_adapter import VerlToolAdapter, is_verl_tool
 
 
@@ -18,9 +19,10 @@ def build_tools(configs: Sequence[ToolConfig], context: ToolContext = NO_CONTEXT
         ToolError: a class cannot be found or built, does not follow the `Tool` protocol, or two tools share a name.
     """
     tools: dict[str, Tool] = {}
+    mcp_servers: dict[str, Any] = {}  # shared by the tools of a server
     for config in configs:
         try:
-            tool = _build(config, context)
+            tool = _build(config, context, mcp_servers)
         except ConfigError as error:
             raise ToolError(str(error)) from error
         name = tool.schema.name
@@ -41,13 +43,15 @@ def read_tool_schema(plain: Mapping[str, Any]) -> ToolSchema:
     )
 
 
-def _build(config: ToolConfig, context: ToolContext) -> Tool:
+def _build(config: ToolConfig, context: ToolContext, mcp_servers: dict[str, Any]) -> Tool:
     where = f"tool `{config.class_name}`"
     tool_class = import_by_path(config.class_name, key="tools: class_name")
     if not inspect.isclass(tool_class):
         raise ToolError(f"{where}: it is no class; a function is named by `function: {config.class_name}` instead")
     schema = None if config.tool_schema is None else read_tool_schema(config.tool_schema)
     given = {"config": config.config, "schema": schema}
+    if config.class_name == MCP_TOOL:
+        given["servers"] = mcp_servers
     if is_verl_tool(tool_class):
         given, tool_class = {"tool_class": tool_class, **given}, VerlToolAdapter
     tool = build(tool_class, given, Tool, where=where, context=context)

@@ -2,9 +2,12 @@
 
 1. `tools: {code_judge: {...}}` in the run config;
 2. `tool_config_path` in the run config, at the root or under `rollout`;
-3. that file: `tools:`, a list of `{class_name, config, tool_schema}`, or of `{function}` for a function.
+3. that file: `tools:`, a list of `{class_name, config, tool_schema}`, of `{function}` for a function, or of `{type: mcp}` for
+   an MCP server, which `with_server_tools` asks for its tools.
 """
 
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from agentrl.judge.connection import JudgeKeys
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.function_tool import FUNCTION_TOOL, FunctionToolConfig
 from agentrl.tools.jupyter_tool import JUPYTER_TOOL, JupyterToolConfig
+from agentrl.tools.mcp.keys import MCP_TOOL, McpServerConfig, McpToolConfig
 from agentrl.tools.python_tool import PYTHON_TOOL, PythonToolConfig
 from agentrl.tools.verl_adapter import SchemaView
 from agentrl.tools.worker_tool import WORKER_TOOL, WorkerToolConfig
@@ -87,7 +91,25 @@ def load_tool_file(file: Path) -> list[ToolConfig]:
     entries = tree.get("tools") if isinstance(tree, dict) and len(tree) == 1 else None
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{file.name}: the file must hold one key, `tools`, a list of tools that is not empty")
-    return [_read_entry(entry, source=file.name, prefix=f"tools[{index}]") for index, entry in enumerate(entries)]
+    return [
+        _read_server(entry, file, prefix=f"tools[{index}].")
+        if isinstance(entry, dict) and entry.get("type") == "mcp"
+        else _read_entry(entry, source=file.name, prefix=f"tools[{index}]")
+        for index, entry in enumerate(entries)
+    ]
+
+
+def with_server_tools(configs: Sequence[ToolConfig]) -> list[ToolConfig]:
+    """Replace each MCP server by its tools, which it is started or reached for.
+
+    Raises:
+        ConfigError: it does not answer, or lacks a tool that its entry names.
+    """
+    if not any(config.class_name == MCP_TOOL for config in configs):
+        return list(configs)
+    from agentrl.tools.mcp.listing import with_listed_tools  # needs the extra `mcp`
+
+    return with_listed_tools(configs)
 
 
 def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
@@ -105,6 +127,14 @@ def _short_form(judge: CodeJudgeTools | None) -> list[ToolConfig]:
     if judge.enable_jupyter:
         tools.append(ToolConfig(class_name=JUPYTER_TOOL, config=JupyterToolConfig(**address).model_dump()))
     return tools
+
+
+def _read_server(plain: dict[str, Any], file: Path, *, prefix: str) -> ToolConfig:
+    if find_spec("mcp") is None:
+        raise ConfigError(f"{file.name}: `{prefix}type` is `mcp`, which needs `pip install 'agentrl[mcp]'`")
+    server = read_plain_config(McpServerConfig, plain, source=file.name, prefix=prefix)
+    settings = McpToolConfig(server=server, folder=str(file.resolve().parent))
+    return ToolConfig(class_name=MCP_TOOL, config=settings.model_dump())
 
 
 def _read_entry(plain: Any, *, source: str, prefix: str) -> ToolConfig:

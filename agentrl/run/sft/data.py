@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.attention_support import exact_positions, num_positions
 from agentrl.run.preflight.models.folders import language_settings
 from agentrl.run.preflight.policy_chat import check_policy_chat, known_schemas
-from agentrl.tools.loader import load_tool_file
+from agentrl.tools.loader import load_tool_file, with_server_tools
 
 if TYPE_CHECKING:
     from agentrl.training.packing.sequences import TokenisedExample
@@ -186,7 +186,7 @@ def _tool_schemas(tool_config_path: str | None) -> list[dict[str, Any]]:
     if tool_config_path is None:
         return []
     file = Path(tool_config_path)
-    tools = load_tool_file(file)
+    tools = with_server_tools(load_tool_file(file))
     search_like_workers(file.parent, on_cluster=False)
     unknown = [tool.class_name for tool in tools if not known_schemas([tool])]
     if unknown:
