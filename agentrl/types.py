@@ -16,8 +16,8 @@ Message = dict[str, Any]
 Answer = str | int | float | bool | list[Any] | dict[str, Any] | None
 """A reference answer as the data set has it: plain data."""
 
-TOOL_REWARD_METRIC = "tool_reward"
-"""Entry of `reward_metrics`: the sum of the tools' rewards; absent if no tool gave one."""
+TOOL_REWARD_METRIC, ENVIRONMENT_REWARD_METRIC = "tool_reward", "environment_reward"
+"""Entries of `reward_metrics`: the sum of the tools' rewards, and of the environment's; absent where none was given."""
 
 
 class Deadline:
@@ -55,9 +55,6 @@ class Deadline:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_deadline_after, (self.remaining_s(),))
-
-    def __repr__(self) -> str:
-        return f"Deadline({self.remaining_s():.3g} s left)"
 
 
 def _deadline_after(seconds: float) -> Deadline:
@@ -182,6 +179,9 @@ class Turn:
     results: tuple[ToolResult, ...] = ()
     final_tool_reward: float | None = None
     """Sum of the episode rewards of tools that have no result in this, the last turn."""
+    observation: str | None = None
+    environment_reward: float | None = None
+    """Answer of the environment to a turn without calls, and its reward for that turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class TimeSplit:
     judge_queue_s: float = 0.0
     """Judge queue of each turn's longest-waiting call."""
     tool_s: float = 0.0
-    """Everything else until the last call of a turn is answered."""
+    """Everything else until the last call of a turn, or the environment, is answered."""
     reward_queue_s: float = 0.0
     """Judge queue of the reward's longest-waiting call."""
     reward_s: float = 0.0
@@ -227,7 +227,7 @@ class Termination(StrEnum):
     """Reason why a trajectory ended."""
 
     ANSWERED = "answered"
-    """The policy ended a turn without a tool call."""
+    """The policy ended a turn without a tool call; with an environment: that said that the episode is over."""
     MAX_TURNS = "max_turns"
     MAX_RESPONSE_TOKENS = "max_response_tokens"
     TIMEOUT = "timeout"
@@ -247,21 +247,22 @@ class FailureClass(StrEnum):
     """A tool or the reward got no verdict from the code judge."""
     TOOL = "tool"
     """A service that another tool needs is unavailable."""
+    ENVIRONMENT = "environment"
     REWARD = "reward"
-    """The reward did not answer in time, or a service that it needs is unavailable."""
+    """The reward, or the environment, did not answer in time, or a service that it needs is unavailable."""
     WORKER = "worker"
     """An agent-loop process died, did not answer, or could not build its tools."""
     HANG = "hang"
     """The episode exceeded its time for none of the reasons above, such as a tokenizer that hangs."""
     TOOL_DATA = "tool_data"
-    """A tool cannot use the prompt's data, or raised an unexpected exception."""
+    ENVIRONMENT_DATA = "environment_data"
     REWARD_DATA = "reward_data"
-    """The reward cannot use the prompt's data, or raised an unexpected exception."""
+    """Tool, environment or reward cannot use the prompt's data, or raised an unexpected exception."""
 
     @property
     def is_data(self) -> bool:
         """True if the data, or the code that reads it, is at fault."""
-        return self in (FailureClass.TOOL_DATA, FailureClass.REWARD_DATA)
+        return self.endswith("_data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,12 +368,10 @@ class TrajectorySummary:
     num_cut_tool_results: int = 0
     tools: tuple[ToolTally, ...] = ()
     failures: tuple[Failure, ...] = ()
-    """The `failures` of the trajectory."""
     times: TimeSplit = TimeSplit()
     finished_at: float = 0.0
     """Arrival at the driver, on the driver's clock."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
-    """The `reward_metrics` of the trajectory."""
     is_masked: bool = False
     num_prompt_tokens: int = 0
     """Part of `num_tokens` that all trajectories of the prompt share."""

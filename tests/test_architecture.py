@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
     {"agent_loop"},
     {"cluster"},
     {"simulation"},
+    {"environments"},
     {"tools"},
     {"rewards"},
     {"engine"},

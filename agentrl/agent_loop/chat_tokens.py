@@ -112,6 +112,22 @@ class ChatTokens:
         """Return the ids of the dialogue so far, up to the start of the policy's turn."""
         return self._encode(self._template.render(messages, add_generation_prompt=True))
 
+    def opened_prompt(self, messages: Sequence[Message], opening: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a dialogue that goes on with a text of the user, divided where they leave those of `prompt`.
+
+        The text is added to a last message of the user, since many templates refuse two in a row.
+        """
+        opening, last = self._break_token_literals(opening), messages[-1] if messages else {}
+        if last.get("role") == "user" and isinstance(last["content"], str):
+            longer = [*messages[:-1], last | {"content": f"{last['content']}\n\n{opening}"}]
+        else:
+            longer = [*messages, {"role": "user", "content": opening}]
+        ids = self.prompt(longer)
+        num_shared = next(
+            (n for n, pair in enumerate(zip(ids, self.prompt(messages), strict=False)) if pair[0] != pair[1]), 0
+        )
+        return ids[:num_shared], ids[num_shared:]
+
     def prompt_lengths(self, prompts: Iterable[Prompt]) -> dict[str, int]:
         """Return the number of tokens of each prompt, keyed by prompt id.
 
@@ -156,6 +172,14 @@ class ChatTokens:
         first = self._template.tools[0]["function"]["name"] if self._template.tools else ""
         names = [name if name in self._parameters else first for name in names or [first] * num_results]
         return self._encode(self.turn_ends.after_calls(names, safe))
+
+    def require_user_turns(self) -> None:
+        """Refuse a template that does not append a user's message to an answer.
+
+        Raises:
+            ConfigError: it drops the message, or cannot render it.
+        """
+        self.turn_ends.after_answer([PROBE_USER])
 
     def cut(self, text: str, max_tokens: int) -> tuple[str, bool]:
         """Return `text`, cut to about `max_tokens` tokens with a mark at the end, and whether it was cut."""

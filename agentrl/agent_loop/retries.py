@@ -21,7 +21,7 @@ HANG_GRACE_S = 15.0
 
 MAX_RETRIES = 2
 """Retries of a trajectory lost to the infrastructure, before it is left out of its group: what fails thrice fails again."""
-_UNAVAILABLE = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.REWARD)
+_UNAVAILABLE = (FailureClass.JUDGE, FailureClass.TOOL, FailureClass.ENVIRONMENT, FailureClass.REWARD)
 _MAX_MESSAGE_CHARACTERS = 1000
 _FIRST_PAUSE_S = 1.0
 _PAUSE_GROWTH = 4
@@ -76,8 +76,9 @@ def should_retry(failures: Sequence[Failure]) -> bool:
 def seed_suffix(failures: Sequence[Failure]) -> str:
     """Return the suffix of a trajectory's seed for its next try.
 
-    Failures of a judge, a tool or the reward do not change the seed: a new seed would favour episodes that do not use them,
-    and bias the training. Other failures do, because the text that was sampled may have caused them and would do so again.
+    Failures of a judge, a tool, the environment or the reward do not change the seed: a new seed would favour episodes that do
+    not use them, and bias the training. Other failures do, because the text that was sampled may have caused them and would do
+    so again.
     """
     num_seeds = sum(failure.failure_class not in _UNAVAILABLE for failure in failures)
     return f"-retry{num_seeds}" if num_seeds else ""

@@ -9,12 +9,13 @@ from typing import Any
 from agentrl.config.schema.reward import RewardSection
 from agentrl.errors import ConfigError, RolloutError
 from agentrl.rewards.base import Reward
+from agentrl.rewards.environment_reward import given_by_environment
 from agentrl.rewards.function_reward import FunctionReward
 from agentrl.rewards.score import Score, read_score
 from agentrl.rewards.tool_rewards import given_by_tools
 from agentrl.rewards.weighted_parts import WeightedParts
 from agentrl.tools.tool_thread import ToolThread, finish_start, finished, result_of
-from agentrl.types import TOOL_REWARD_METRIC, Deadline, Prompt, Turn
+from agentrl.types import ENVIRONMENT_REWARD_METRIC, TOOL_REWARD_METRIC, Deadline, Prompt, Turn
 from agentrl.user_code import described
 
 logger = logging.getLogger(__name__)
@@ -85,8 +86,9 @@ async def score(reward: Reward, section: RewardSection, prompt: Prompt, turns: t
             f"{where}: {score.value:g} is below the 0 of unfinished trajectories. Set `reward.score_unfinished: score` to "
             "score those too, or `mask` to leave them out"
         )
-    given = given_by_tools(turns)
-    return replace(score, metrics={TOOL_REWARD_METRIC: sum(given), **score.metrics}) if given else score
+    given = {TOOL_REWARD_METRIC: given_by_tools(turns), ENVIRONMENT_REWARD_METRIC: given_by_environment(turns)}
+    sums = {name: sum(rewards) for name, rewards in given.items() if rewards}
+    return replace(score, metrics={**sums, **score.metrics}) if sums else score
 
 
 def with_final_rewards(turns: Sequence[Turn], rewards: Mapping[str, float]) -> tuple[Turn, ...]:

@@ -6,6 +6,7 @@ process's event loop; they never cross a process boundary.
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,16 @@ from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as,
 from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
+from agentrl.config.schema.run import (
+    AgentLoopSection,
+    ModelSection,
+    RewardSection,
+    RolloutSection,
+    ValidationSection,
+)
 from agentrl.engine.base import Engine
+from agentrl.environments.environment_thread import EnvironmentThread
+from agentrl.environments.loader import build_environment
 from agentrl.errors import ConfigError, RolloutError, ToolChangedError, ToolError
 from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
@@ -56,6 +65,8 @@ class WorkerConfig:
     """The judges and the extra workers, for tools and reward."""
     validation: ValidationSection = field(default_factory=ValidationSection)
     """Sampling of held-out prompts."""
+    agent_loop: AgentLoopSection = field(default_factory=AgentLoopSection)
+    """The environment."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
 
@@ -96,6 +107,7 @@ class _Parts:
     reward: Reward
     scorer: Reward
     """The reward, in a thread of its own if it is user code."""
+    environment: EnvironmentThread | None
     lag: LoopLag
 
 
@@ -197,6 +209,8 @@ class AgentLoopWorker:
             parts.lag.stop()
             await parts.tools.aclose()
             await parts.scorer.aclose()
+            if parts.environment is not None:
+                await parts.environment.aclose()
 
     async def _built(self) -> _Parts:
         async with self._building:
@@ -224,32 +238,39 @@ class AgentLoopWorker:
         tools = ToolExecutor(build_tools(config.tools, config.context), timeout_s=config.rollout.tool_timeout_s)
         reward = build_reward(config.reward, config.context)
         scorer = isolated_reward(reward)
+        environment = build_environment(config.agent_loop, timeout_s=tools.timeout_s, context=config.context)
         await tools.start()
         try:
             await scorer.start()
+            if environment is not None:
+                await environment.start()
         except BaseException:
             await tools.aclose()
             raise
         schemas = [schema.as_template_dict() for schema in tools.schemas]
         tokens = await asyncio.to_thread(ChatTokens.of_model, config.model, schemas, config.tokenizer_class)
-        if tokens.rewrites_history:
+        if environment is not None:
+            tokens.require_user_turns()
+        if tokens.rewrites_history or (environment is not None and tokens.turn_ends.rewrites_answers):
             logger.warning(
                 "chat template of %s: renders earlier assistant turns differently from how they were sampled; "
                 "trajectories keep the sampled tokens",
                 config.model.path,
                 extra=repeating("the chat template rewrites history"),
             )
-        loop = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads)
-        held_out = ToolAgentLoop(config.rollout, tokens, tools, tokenizer_threads=threads, validation=config.validation)
+        build_loop = functools.partial(
+            ToolAgentLoop, config.rollout, tokens, tools, tokenizer_threads=threads, environment=environment
+        )
         # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
         gc.freeze()
         return _Parts(
             tokens=tokens,
-            loop=loop,
-            held_out_loop=held_out,
+            loop=build_loop(),
+            held_out_loop=build_loop(validation=config.validation),
             tools=tools,
             reward=reward,
             scorer=scorer,
+            environment=environment,
             lag=LoopLag(self._role),
         )
 

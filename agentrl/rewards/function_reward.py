@@ -144,10 +144,12 @@ def _text(turns: Sequence[Turn]) -> str:
 
 
 def _messages(turns: Sequence[Turn]) -> list[Message]:
-    """Return an episode as messages of TRL: the policy's turns, and tool results between them."""
+    """Return an episode as messages of TRL: the policy's turns, and tool results and observations between them."""
     messages: list[Message] = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn.text})
         for call, result in zip(turn.calls, turn.results, strict=False):
             messages.append({"role": "tool", "name": call.name, "content": result.text})
+        if turn.observation is not None:
+            messages.append({"role": "user", "content": turn.observation})
     return messages

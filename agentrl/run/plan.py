@@ -32,6 +32,7 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.warnings import config_warnings
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
+from agentrl.environments.loader import check_environment
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import ToolContext
 from agentrl.observability.logs import configure_logging, repeating
@@ -46,7 +47,7 @@ from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.run.preflight.memory import check_memory
 from agentrl.run.preflight.models.dtype import choose_dtype
 from agentrl.run.preflight.models.folders import check_evaluated, check_model_path, check_models, check_weights
-from agentrl.run.preflight.policy_chat import check_policy_chat, schemas_of
+from agentrl.run.preflight.policy_chat import check_chat_of_run
 from agentrl.run.preflight.user_functions import check_algorithm_functions
 from agentrl.run.prompt_sets import data_warnings, held_out_prompts, overlong_warnings, training_prompts
 from agentrl.run.stages import Stage, stages_of
@@ -173,7 +174,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         require_room_here(config, num_gpus=gpus_here())
         for stage in stages:
             warnings += check_memory(stage.config).warnings
-        check_policy_chat(config.model, schemas_of(tools))
+        check_chat_of_run(config, tools)
     _open(directory, config, trains=True)
     return Plan(
         loaded=loaded,
@@ -202,7 +203,7 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         check_model_path(config.model.path)
         if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
             check_evaluated(config)
-        check_policy_chat(config.model, schemas_of(tools))
+        check_chat_of_run(config, tools)
     _open(directory, config, trains=False)
     return EvaluationPlan(
         loaded=loaded,
@@ -230,7 +231,7 @@ def training_warnings(config: RunConfig) -> list[str]:
 
 
 def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[ToolConfig]:
-    """Return the tools as plain data, after importing their classes, the reward's and those of extra roles.
+    """Return the tools as plain data, after importing their classes, the reward's, the environment's and those of extra roles.
 
     Without `asks_servers`, an MCP server stands for its tools.
 
@@ -250,6 +251,7 @@ def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[To
     _check_sessions(loaded.config, tools)
     check_extra_roles(loaded.config.cluster, tools)
     check_reward(loaded.config.reward, loaded.config.judge)
+    check_environment(loaded.config.agent_loop)
     return tools
 
 
@@ -328,6 +330,7 @@ async def _alive(
                 model=config.model,
                 rollout=config.rollout,
                 reward=config.reward,
+                agent_loop=config.agent_loop,
                 tools=tuple(plan.tools),
                 context=ToolContext(judge=judge or node_judges, workers=dict(cluster.extra_roles)),
                 run_seed=config.run.seed,

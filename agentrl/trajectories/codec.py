@@ -23,6 +23,9 @@ FORMAT_VERSION = 3
 
 JsonObject = dict[str, Any]
 
+_OPTIONAL_OF_TURN = ("final_tool_reward", "observation", "environment_reward")
+"""Fields of a turn that are only written if they have a value."""
+
 
 class RecordKind(StrEnum):
     """Kind of a line in a trajectory file."""
@@ -80,14 +83,14 @@ def _encode_turn(turn: Turn) -> JsonObject:
     # Arguments stay JSON text: a strict parser would change NaN or integers beyond 64 bits, which the policy may write.
     calls = [_shallow(call) | {"arguments": json.dumps(call.arguments)} for call in turn.calls]
     record = {"text": turn.text, "calls": calls, "results": [_shallow(result) for result in turn.results]}
-    return record | ({} if turn.final_tool_reward is None else {"final_tool_reward": turn.final_tool_reward})
+    return record | {name: value for name in _OPTIONAL_OF_TURN if (value := getattr(turn, name)) is not None}
 
 
 def _decode_turn(record: JsonObject) -> Turn:
     calls = tuple(ToolCall(**call | {"arguments": json.loads(call["arguments"])}) for call in record["calls"])
     results = tuple(ToolResult(**result | {"status": ToolStatus(result["status"])}) for result in record["results"])
-    reward = record.get("final_tool_reward")
-    return Turn(text=record["text"], calls=calls, results=results, final_tool_reward=reward)
+    optional = {name: record.get(name) for name in _OPTIONAL_OF_TURN}
+    return Turn(text=record["text"], calls=calls, results=results, **optional)
 
 
 def _decode_failure(record: JsonObject) -> Failure:

@@ -52,6 +52,8 @@ def _turn(turn: Turn) -> Iterable[str]:
     yield from _indented("policy", turn.text)
     for result in turn.results:
         yield from _indented(f"tool ({result.status})", result.text)
+    if turn.observation is not None:
+        yield from _indented("environment", turn.observation)
 
 
 def _indented(name: str, text: str) -> Iterable[str]:

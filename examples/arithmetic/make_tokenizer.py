@@ -36,9 +36,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def train_tokenizer(
-    dialogues: Iterable[list[Message]], tool: dict[str, Any], *, split_at: str
+    dialogues: Iterable[list[Message]], tool: dict[str, Any] | None, *, split_at: str
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-pair encoding on dialogues about one tool, as the policy reads them.
+    """Train a byte-pair encoding on dialogues about one tool or none, as the policy reads them.
 
     Args:
         dialogues: what it is trained on.
@@ -79,14 +79,14 @@ def _chat_template() -> str:
     return (HERE / "chat_template.jinja").read_text()
 
 
-def _rendered(dialogues: Iterable[list[Message]], tool: dict[str, Any]) -> list[str]:
+def _rendered(dialogues: Iterable[list[Message]], tool: dict[str, Any] | None) -> list[str]:
     renderer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     renderer.chat_template = _chat_template()
     return [_render(renderer, dialogue, tool) for dialogue in dialogues]
 
 
-def _render(renderer: PreTrainedTokenizerFast, dialogue: list[Message], tool: dict[str, Any]) -> str:
-    tools: list[Any] = [tool]
+def _render(renderer: PreTrainedTokenizerFast, dialogue: list[Message], tool: dict[str, Any] | None) -> str:
+    tools: list[Any] | None = [tool] if tool else None
     text = renderer.apply_chat_template(dialogue, tools=tools, tokenize=False)
     assert isinstance(text, str)
     return text

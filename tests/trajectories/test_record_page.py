@@ -34,6 +34,8 @@ TRAJECTORY = Trajectory(
             calls=(ToolCall(call_id="0", name="python", arguments={"code": ""}),),
             results=(ToolResult(status=ToolStatus.OK, text="1"),),
             final_tool_reward=0.5,
+            observation="higher",
+            environment_reward=-0.1,
         ),
     ),
     termination=Termination.ANSWERED,

@@ -37,6 +37,7 @@ TRAJECTORY = Trajectory(
             ),
         ),
         Turn(text="<answer>\\boxed{5}</answer>", final_tool_reward=-0.5),
+        Turn(text="7", observation="higher", environment_reward=0.0),
     ),
     termination=Termination.ANSWERED,
     reward=1.0,

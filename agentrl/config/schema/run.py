@@ -146,9 +146,9 @@ class RolloutSection(Section):
     max_turns: Count = 10
     """Largest number of assistant turns of one trajectory."""
     max_tool_response_tokens: Count = 1024
-    """Tokens of the longest tool result; a longer one is cut and marked."""
+    """Tokens of the longest tool result or answer of the environment; a longer one is cut and marked."""
     tool_timeout_s: Seconds = resumable(30.0)
-    """Time limit for one tool call, queueing included, in seconds."""
+    """Time limit for one tool call, queueing included, or one answer of the environment, in seconds."""
     turn_timeout_s: Seconds = resumable(300.0)
     """Time limit for one completion, in seconds."""
     trajectory_timeout_s: Seconds = resumable(1200.0)
@@ -157,6 +157,15 @@ class RolloutSection(Section):
     """Largest share of the last trajectories lost to the infrastructure, beyond which the run ends; 1 never ends it."""
     tool_config_path: InputPath | None = None
     """Tool YAML; the same key may be set at the root instead."""
+
+
+class AgentLoopSection(Section):
+    """The answer to a turn that calls no tool."""
+
+    environment: str | None = None
+    """Import path of a class that answers it as the user (docs/environments.md); absent: such a turn ends the episode."""
+    environment_config: dict[str, Any] = {}
+    """Passed to the class's constructor as plain data."""
 
 
 class ActorSection(Section):
@@ -281,6 +290,7 @@ class RunConfig(Section):
     data: DataSection = Field(default_factory=DataSection)
     model: ModelSection
     rollout: RolloutSection = Field(default_factory=RolloutSection)
+    agent_loop: AgentLoopSection = Field(default_factory=AgentLoopSection)
     reward: RewardSection = Field(default_factory=RewardSection)
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     actor: ActorSection = Field(default_factory=ActorSection)

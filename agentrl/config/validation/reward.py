@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 from agentrl.config.schema.reward import RewardPartSection, RewardSection
 from agentrl.config.validation.unused_keys import changed
-from agentrl.types import TOOL_REWARD_METRIC
+from agentrl.types import ENVIRONMENT_REWARD_METRIC, TOOL_REWARD_METRIC
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_GIVEN = (TOOL_REWARD_METRIC, ENVIRONMENT_REWARD_METRIC)
+"""Metrics of every reward."""
 
 
 def reward_problems(reward: RewardSection, metric: str | None) -> Iterator[str]:
     """Yield missing or ambiguous rewards, and a `selection.metric` that no part gives."""
     names = [part.name for part in reward.parts]
-    if metric is not None and names and metric.partition("/")[0] not in [*names, TOOL_REWARD_METRIC]:
+    if metric is not None and names and metric.partition("/")[0] not in [*names, *_GIVEN]:
         yield (
             f"`algorithm.selection.metric` is `{metric}`, and `reward.parts` give {', '.join(f'`{name}`' for name in names)}; "
             "name one of them, or `PART/NAME` for a number that a part gives"

@@ -2,13 +2,14 @@
 
 from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.errors import ConfigError
-from agentrl.types import TOOL_REWARD_METRIC, Termination, TrajectorySummary
+from agentrl.types import ENVIRONMENT_REWARD_METRIC, TOOL_REWARD_METRIC, Termination, TrajectorySummary
 
 
 def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | None:
     """Return the reward, or its metric `selection.metric`; None for a trajectory without a reward.
 
-    The outcome is 0 for an unfinished trajectory that was not scored, and for the sum of tool rewards if no tool gave one.
+    The outcome is 0 for an unfinished trajectory that was not scored, and for the sum of the rewards of tools or of the
+    environment if none was given.
 
     Raises:
         ConfigError: the reward has no such metric.
@@ -18,7 +19,7 @@ def outcome(summary: TrajectorySummary, selection: SelectionSection) -> float | 
     value = summary.reward_metrics.get(selection.metric)
     if value is not None:
         return value
-    if selection.metric == TOOL_REWARD_METRIC:
+    if selection.metric in (TOOL_REWARD_METRIC, ENVIRONMENT_REWARD_METRIC):
         return 0.0
     if summary.termination is not Termination.ANSWERED and not summary.reward_metrics:
         return 0.0

@@ -1,17 +1,20 @@
-"""Calls every tool and the reward once, as a run would, before one is started.
+"""Calls every tool, the environment and the reward once, as a run would, before one is started.
 
 A run calls tools with whatever a policy writes, thousands of times. The trial calls each once, with the smallest arguments that
 its schema allows, in an episode named `check` with the columns of the first training row. A tool in good order may refuse
 made-up arguments, so its answer is shown and not judged; no answer at all is refused. A tool that asks a worker of an extra
-role is not called: these come with Ray.
+role is not called: these come with Ray. The environment answers one turn, which must not raise, since it gets any text of the
+policy's.
 """
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.scoring import isolated_reward, score
-from agentrl.config.schema.run import RewardSection
+from agentrl.config.schema.run import RewardSection, RunConfig
+from agentrl.environments.loader import build_environment
 from agentrl.errors import DataError, RolloutError, ToolError, UnexplainedError
 from agentrl.judge.connection import ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
@@ -36,12 +39,12 @@ _ANSWER_FORMS = ("{}", r"\boxed{{{}}}", "#### {}", r"<answer>\boxed{{{}}}</answe
 
 
 async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> None:
-    """Build, start and call every tool and the reward, and render every prompt with the tools.
+    """Build, start and call every tool, the environment and the reward, and render every prompt with the tools.
 
     Raises:
         ConfigError, ToolError: one cannot be built or started, breaks its protocol, or a tool returns no result.
         RolloutError: the judge or what the reward needs is away.
-        UnexplainedError: the reward raised an exception of its own.
+        UnexplainedError: the reward or the environment raised an exception of its own.
     """
     config = subject.config
     prompt = subject.training[0].all()[0] if subject.training else subject.validation[0]
@@ -53,7 +56,13 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
         reward = isolated_reward(build_reward(config.reward, context))
         await reward.start()
         async with contextlib.aclosing(reward):
-            await score_answers(reward, config.reward, prompt, report)
+            if config.agent_loop.environment is None:
+                await score_answers(reward, config.reward, prompt, report)
+            elif (turn := await _play_turn(config, context, prompt, report)) is not None:
+                value = (await score(reward, config.reward, prompt, (turn,))).value
+                report.note(
+                    f"reward `{config.reward.label}` on prompt `{prompt.prompt_id}`: that turn scores {value:g}"
+                )
 
 
 async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt, report: CheckReport) -> None:
@@ -108,6 +117,34 @@ async def _call_tool(executor: ToolExecutor, call: ToolCall, episode: Episode, r
         report.warn(answered)
     else:
         report.note(answered)
+
+
+async def _play_turn(config: RunConfig, context: ToolContext, prompt: Prompt, report: CheckReport) -> Turn | None:
+    """Have the environment answer one turn, and return it; None if the prompt's data or a service does not allow one."""
+    environment = build_environment(config.agent_loop, timeout_s=config.rollout.tool_timeout_s, context=context)
+    assert environment is not None, "the config names one"
+    where = f"environment `{config.agent_loop.environment}` on prompt `{prompt.prompt_id}`"
+    episode = Episode(episode_id=EPISODE_ID, prompt_id=prompt.prompt_id, extra=prompt.extra)
+    turn = Turn(text=_right_answers(prompt)[0] if isinstance(prompt.answer, str | int | float) else "1")
+    await environment.start()
+    async with contextlib.aclosing(environment):
+        try:
+            opening = await environment.begin(episode, prompt)
+            deadline = Deadline.after(config.rollout.trajectory_timeout_s)
+            observation = await environment.observe(episode, prompt, (turn,), deadline=deadline)
+        except UnexplainedError:
+            raise
+        except (DataError, RolloutError) as error:
+            report.warn(f"{where}: {error}; in a run that loses the trajectory")
+            return None
+        finally:
+            await environment.end(episode)
+    assert observation is not None, "within the deadline"
+    opened = "" if opening is None else f"opens with {_shown(opening)}, and "
+    after = "ends the episode" if observation.done else "goes on"
+    reward = "no reward" if observation.reward is None else f"reward {observation.reward:g}"
+    report.note(f"{where}: {opened}answers {_shown(turn.text)} with {_shown(observation.text)} ({reward}), and {after}")
+    return replace(turn, observation=observation.text, environment_reward=observation.reward)
 
 
 async def score_answers(reward: Reward, section: RewardSection, prompt: Prompt, report: CheckReport) -> None:

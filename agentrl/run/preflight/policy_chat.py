@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.config.schema.run import ModelSection
+from agentrl.config.schema.run import ModelSection, RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.tokenizer import light_tokenizer_class, read_model_file
 from agentrl.run.preflight.report import CheckReport, CheckSubject
@@ -69,13 +69,25 @@ def check_policy_chat(
     return tokens
 
 
+def check_chat_of_run(config: RunConfig, tools: Sequence[ToolConfig]) -> ChatTokens:
+    """Return the token side of a run's policy; with an environment, its template must append a user's message to an answer.
+
+    Raises:
+        ConfigError: as `check_policy_chat`, or the template does not append one.
+    """
+    tokens = check_policy_chat(config.model, schemas_of(tools))
+    if config.agent_loop.environment is not None:
+        tokens.require_user_turns()
+    return tokens
+
+
 def check_chat(subject: CheckSubject, report: CheckReport) -> None:
     """Try tokenizer and chat template, and render the first prompt of every stage.
 
     Raises:
         ConfigError: tokenizer, template, model, tools and prompts do not fit each other.
     """
-    tokens = check_policy_chat(subject.config.model, schemas_of(subject.tools))
+    tokens = check_chat_of_run(subject.config, subject.tools)
     ends = ", ".join(f"`{end}`" for end in tokens.ends)
     calls = f"; calls have the format `{tokens.format_name}`" if tokens.format_name else ""
     for prompts in subject.training:
