@@ -2,7 +2,9 @@
 
 import sys
 
-from agents import Agent, Runner, function_tool
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+
+set_tracing_disabled(True)  # else every run is sent to OpenAI, with the key of the episode
 
 
 @function_tool

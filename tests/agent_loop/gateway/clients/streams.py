@@ -73,6 +73,18 @@ def messages() -> str:
     return f"{text.text} {call.name}{json.dumps(call.input)} {final.stop_reason} {final.usage.output_tokens}"
 
 
+def refusals() -> str:
+    tools = [{"name": "calc", "input_schema": TOOL["parameters"]}, {"name": "search", "type": "web_search_20250305"}]
+    try:
+        openai.OpenAI().chat.completions.create(model="policy", messages=QUESTION, n=2)
+    except openai.BadRequestError as refused:
+        field = refused.param
+    try:
+        anthropic.Anthropic().messages.create(model="policy", max_tokens=64, messages=QUESTION, tools=tools)
+    except anthropic.BadRequestError as refused:
+        return f"{field} {refused.body['error']['message']}"
+
+
 async def openai_agents() -> str:
     run = Runner.run_streamed(Agent(name="a", tools=[agents_tool(calc)], model="policy"), QUESTION[0]["content"])
     async for _ in run.stream_events():
