@@ -80,10 +80,11 @@ def running(
     cwd: Path | None = None,
     python: str = sys.executable,
     runner: str = "rstar2",
+    module: str | None = None,
     own_shared_memory: bool = False,
 ) -> Iterator[RunProcess]:
     """Start a run, as root with a `/dev/shm` of its own if asked to; kill it at the end if it still runs."""
-    command = [python, "-m", f"agentrl.runners.{runner}", config, f"run.dir={run_dir}", *overrides]
+    command = [python, "-m", module or f"agentrl.runners.{runner}", config, f"run.dir={run_dir}", *overrides]
     if own_shared_memory:
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh", *command]
     with tempfile.TemporaryDirectory(
