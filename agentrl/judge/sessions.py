@@ -21,7 +21,7 @@ _SHORT_TIMEOUT_S = 5.0
 
 
 class SessionKilledError(Exception):
-    """A cell killed the processes that keep its session's variables."""
+    """An earlier cell ended its session, or killed the processes that keep the variables."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class OpenSession:
     host: JudgeHost
     session_id: str
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_ended: bool = False
+    """True once a cell has ended it, as `exit()` does."""
 
 
 class SessionClient:
@@ -86,10 +88,12 @@ class SessionClient:
 
         Raises:
             InvalidSubmissionError: no judge would take the code.
-            SessionKilledError: an earlier cell killed what keeps the variables.
+            SessionKilledError: an earlier cell ended the session, or killed what keeps the variables.
             JudgeUnavailableError: no result by the deadline, or the session is gone, as after a restart of its judge.
         """
         async with session.turn:
+            if session.is_ended:
+                raise SessionKilledError(f"session {session.session_id}: an earlier cell ended it")
             request = _cell(code, deadline)
             self._stats.num_submissions += 1
             started_at = time.monotonic()
@@ -102,6 +106,7 @@ class SessionClient:
                 raise self._unavailable(error) from error
             except NotAnsweredError as error:
                 raise self._unavailable(error) from error
+            session.is_ended = result.session_closed
         if result.status is VerdictStatus.INTERNAL_ERROR and not result.session_closed:
             raise self._unavailable(result.stderr)
         self._stats.queue_wait_s.append(result.queue_time_s)

@@ -203,7 +203,7 @@ async def test_a_reward_that_raises_is_refused(tmp_path: Path):
 
 async def test_what_was_not_looked_at_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     await check(loaded(tmp_path), CheckLevel.STATIC)
-    assert "not checked: model, data, judge, and calls of tools and reward" in capsys.readouterr().out
+    assert "not checked: model, data, judge, MCP servers, and calls of tools and reward" in capsys.readouterr().out
     await check(loaded(tmp_path), CheckLevel.FULL)
     assert "not checked: numbers inside the weights" in capsys.readouterr().out
 

@@ -93,3 +93,10 @@ def test_one_of_several_tools_is_chosen_by_name(folder: Path) -> None:
     (folder / "two.yaml").write_text("tools:\n  - function: two.one\n  - function: two.two\n")
     assert "choose one of its tools with `--tool`: one, two" in tools(folder, "call", "two.yaml", "{}").stderr
     assert tools(folder, "call", "two.yaml", "{}", "--tool", "two").stdout.endswith("\n2\n")
+
+
+def test_arguments_that_the_schema_refuses_end_with_the_reason_and_a_status_that_is_not_zero(folder: Path) -> None:
+    refused = tools(folder, "call", "look_up.yaml", '{"words": "x"}')
+    assert refused.returncode == 2
+    assert "look_up: invalid arguments: " in refused.stderr
+    assert refused.stdout == ""

@@ -129,6 +129,16 @@ time.sleep(1)
 """
 
 
+async def test_cells_after_one_that_kills_the_notebook_in_the_same_turn_are_the_policys_fault(
+    tool: JupyterTool,
+) -> None:
+    kill = KILL.format(pids="[int(pid) for pid in os.listdir('/proc') if pid.isdigit()]")
+    results = await asyncio.gather(*(run(tool, "l", cell) for cell in (kill, "1", "2")))
+    assert [result.status for result in results] == [ToolStatus.ERROR] * 3
+    assert results[1].text == "failure: a cell killed the notebook\nThe notebook was restarted: its variables are lost."
+    assert (await run(tool, "l", "1")).text == "success\nresult:\n1"
+
+
 async def test_a_cell_that_kills_its_notebook_is_the_policys_fault_and_the_next_starts_afresh(
     tool: JupyterTool,
 ) -> None:
