@@ -18,10 +18,9 @@ _REFUSED: Mapping[str, Sequence[Any]] = {
     "container": [],
     "mcp_servers": [[]],
     "output_format": [],
-    "context_management": [{}],
     "prefill": [],
 }
-_SAMPLING = ("temperature", "top_p", "top_k", "thinking")
+_SAMPLING = ("temperature", "top_p", "top_k", "thinking", "context_management")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERROR_TYPES = {
     401: "authentication_error",

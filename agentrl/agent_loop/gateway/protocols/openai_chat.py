@@ -24,8 +24,15 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "functions": [[]],
     "function_call": [],
     "web_search_options": [],
+    "structured_outputs": [{}],
+    "guided_json": [],
+    "guided_regex": [],
+    "guided_choice": [],
+    "guided_grammar": [],
+    "prompt_logprobs": [],
+    "continue_final_message": [False],
 }
-"""Fields that are refused, with the values that ask for nothing."""
+"""Fields that are refused, those of vLLM among them, with the values that ask for nothing."""
 
 SAMPLING = (
     "temperature",
@@ -36,7 +43,12 @@ SAMPLING = (
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "stop_token_ids",
     "reasoning_effort",
+    "verbosity",
+    "chat_template_kwargs",
     "parallel_tool_calls",
 )
 """Fields that are counted and not obeyed."""

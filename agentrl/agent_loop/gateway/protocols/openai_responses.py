@@ -20,9 +20,8 @@ _REFUSED: Mapping[str, Sequence[Any]] = {
     "prompt": [],
     "background": [False],
     "top_logprobs": [0],
-    "context_management": [[]],
 }
-_SAMPLING = ("temperature", "top_p", "reasoning", "parallel_tool_calls", "max_tool_calls")
+_SAMPLING = ("temperature", "top_p", "reasoning", "parallel_tool_calls", "max_tool_calls", "context_management")
 _TEXT = ("input_text", "output_text", "text", "refusal")
 
 error = openai_chat.error

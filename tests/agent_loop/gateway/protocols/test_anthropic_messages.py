@@ -128,3 +128,14 @@ def test_a_failed_result_is_marked():
     failed = {"type": "tool_result", "tool_use_id": "c0", "content": "no", "is_error": True}
     (message,) = anthropic_messages.read({"messages": [{"role": "user", "content": [failed]}]}).messages
     assert message == {"role": "tool", "content": "no", "tool_call_id": "c0", "is_error": True}
+
+
+def test_hints_for_a_larger_model_are_counted_and_not_obeyed():
+    hints = {
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"},
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "metadata": {"user_id": "me"},
+    }
+    assert anthropic_messages.read(SECOND_TURN | hints).ignored == ("thinking", "context_management")

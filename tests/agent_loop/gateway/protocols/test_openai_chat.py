@@ -97,6 +97,7 @@ def test_limits_and_choices_are_read_and_sampling_is_reported_as_ignored():
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"logprobs": True}, "logprobs"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "oracle", "content": "x"}]}, "messages[0].role"),
