@@ -4,7 +4,6 @@ The loop itself is `ToolAgentLoop.run`. Ray, retries and rewards are handled in 
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -17,8 +16,9 @@ from agentrl.agent_loop.trajectory_builder import TimeLaps, TrajectoryBuilder
 from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.engine.stop_strings import end_of_stop
+from agentrl.engine.turn_sampling import sample_turn, turn_seed
 from agentrl.environments.environment_thread import EnvironmentThread
-from agentrl.errors import DataError, EngineDeadError, EngineError, WorkerDiedError
+from agentrl.errors import DataError
 from agentrl.tools.base import Episode
 from agentrl.tools.executor import ToolExecutor
 from agentrl.types import (
@@ -38,10 +38,6 @@ from agentrl.types import (
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-_ENGINE_GRACE_S = 10.0
-_EARLY_S = 0.1
-"""Tolerance for an engine whose clock is ahead of this one when a deadline passes."""
 
 _MAX_ON_LOOP = 2048
 """Tokens to decode, or characters to encode, on the event loop; so few cost less than the switch to a thread."""
@@ -162,27 +158,15 @@ class ToolAgentLoop:
             seed=turn_seed(request.seed, turn),
             stop_token_ids=self._tokens.stop_ids,
         )
-        allowed = deadline.capped(self._rollout.turn_timeout_s)
-        request_id = f"{request.trajectory_id}-{turn}"
-        try:
-            # An engine keeps its deadlines itself; one that does not has hung, and must not block the step.
-            async with asyncio.timeout(allowed.remaining_s() + _ENGINE_GRACE_S):
-                completion = await engine.generate(builder.token_ids, params, request_id=request_id, deadline=allowed)
-        except TimeoutError as error:
-            raise EngineDeadError(
-                f"engine: no answer to request {request_id} {_ENGINE_GRACE_S:g} s after its deadline"
-            ) from error
-        except WorkerDiedError as error:
-            raise EngineDeadError(str(error)) from error
-        if completion.finish_reason is FinishReason.ABORT and allowed.remaining_s() > _EARLY_S:
-            # Scoring the cut episode would teach the policy that its unfinished text was wrong.
-            raise EngineError(f"engine: aborted request {request_id} {allowed.remaining_s():.3g} s before its deadline")
-        # No token before the deadline in the first turn: the engine was too busy, which is not the policy's fault. In a later
-        # turn, or after some tokens, the episode ran out of time.
-        ran_out = turn > 0 and completion.finish_reason is FinishReason.ABORT and deadline.remaining_s() < _EARLY_S
-        if not completion.token_ids and not ran_out:
-            raise EngineError(f"engine reply: no token, finish reason `{completion.finish_reason}`")
-        return completion
+        return await sample_turn(
+            engine,
+            builder.token_ids,
+            params,
+            request_id=f"{request.trajectory_id}-{turn}",
+            turn_timeout_s=self._rollout.turn_timeout_s,
+            deadline=deadline,
+            is_first=turn == 0,
+        )
 
     def _read(self, completion: Completion, turn: str) -> tuple[str, tuple[ToolCall, ...], bool]:
         """Return a turn's text, its calls, and True if a stop string ended it (then its turn end was not sampled)."""
@@ -295,9 +279,3 @@ def _answers(turn: Turn) -> list[str]:
 def _queue_s(results: Sequence[ToolResult]) -> float:
     """Return the queue time of the turn's longest call."""
     return max(results, key=lambda result: result.wall_time_s).queue_s if results else 0.0
-
-
-def turn_seed(seed: str, turn: int) -> int:
-    """Return the sampling seed of one turn: 63 bits of a hash, the same on every machine and in every resumed run."""
-    digest = hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

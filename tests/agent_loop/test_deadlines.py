@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentrl.agent_loop import retries, scoring, tool_agent_loop
+from agentrl.agent_loop import retries, scoring
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
+from agentrl.engine import turn_sampling
 from agentrl.errors import EngineDeadError
 from agentrl.tools import executor
 from agentrl.tools.base import Episode, ToolConfig, ToolSchema
@@ -91,7 +92,7 @@ class DeafEngine(ScriptedEngine):
 
 @pytest.fixture(autouse=True)
 def short_graces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.3)
+    monkeypatch.setattr(turn_sampling, "_ENGINE_GRACE_S", 0.3)
     monkeypatch.setattr("agentrl.agent_loop.worker.HANG_GRACE_S", 0.2)
     monkeypatch.setattr(retries, "MAX_RETRIES", 0)
     monkeypatch.setattr(scoring, "_GRACE_S", 0.3)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.agent_loop import tool_agent_loop
 from agentrl.agent_loop.chat_tokens import ChatTokens
-from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop, turn_seed
+from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.config.schema.run import RolloutSection
+from agentrl.engine import turn_sampling
+from agentrl.engine.turn_sampling import turn_seed
 from agentrl.errors import EngineDeadError, EngineError, RolloutError, WorkerDiedError
 from agentrl.tools.base import Episode, ToolSchema
 from agentrl.tools.executor import ToolExecutor
@@ -238,7 +239,7 @@ async def test_a_reply_that_an_engine_aborted_early_is_no_truncated_answer(stage
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whatever an engine ends have been ended by a deadline."""
-    monkeypatch.setattr(tool_agent_loop, "_EARLY_S", math.inf)
+    monkeypatch.setattr(turn_sampling, "_EARLY_S", math.inf)
 
 
 @pytest.mark.usefixtures("late")
@@ -291,7 +292,7 @@ async def test_an_engine_that_ignores_its_deadline_is_a_dead_engine(stage: Stage
             await asyncio.sleep(600)
             raise AssertionError
 
-    monkeypatch.setattr(tool_agent_loop, "_ENGINE_GRACE_S", 0.1)
+    monkeypatch.setattr(turn_sampling, "_ENGINE_GRACE_S", 0.1)
     with pytest.raises(EngineDeadError, match="no answer to request 1-p0-1-0"):
         await stage.play(HungEngine([]), turn_timeout_s=0.1)
 
