@@ -302,6 +302,10 @@ class Trajectory:
     """`(start index into token_ids, policy_version)` of every sampled span."""
     turns: tuple[Turn, ...]
     termination: Termination
+    row_starts: tuple[int, ...] = ()
+    """Indices into `token_ids` at which a further row begins: a dialogue of its own, with its own positions. An agent that
+    edits its history has several; empty: all tokens are one dialogue.
+    """
     reward: float | None = None
     """None exactly when `termination` is `infra_error` or `data_error`."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)

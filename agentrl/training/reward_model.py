@@ -9,6 +9,7 @@ from agentrl.training.model.scalar_model import classifier_model, whole_sequence
 from agentrl.training.model.sharded_model import open_classifier, shard_model
 from agentrl.training.packing.families import Packing
 from agentrl.training.packing.packed_tokens import PackedTokens
+from agentrl.training.packing.sequences import rows_of
 from agentrl.training.parallel import Parallel
 from agentrl.training.scoring.token_logprobs import score_sequences
 from agentrl.types import Trajectory
@@ -37,8 +38,9 @@ class RewardModel:
         shard_model(self._model, opened.files, parallel, self._actor, dtype=self._dtype)
 
     def score(self, trajectories: Sequence[Trajectory]) -> list[float]:
-        """Return a score for each of this rank's trajectories, from the state at its last token."""
-        sequences = [whole_sequence(trajectory.token_ids) for trajectory in trajectories]
+        """Return a score for each of this rank's trajectories, from the state at its last token; of several rows, the last."""
+        last_rows = [trajectory.token_ids[rows_of(trajectory)[-1].start :] for trajectory in trajectories]
+        sequences = [whole_sequence(token_ids) for token_ids in last_rows]
         return [float(score) for [score] in score_sequences(self._output, sequences, self._parallel, self._packing)]
 
     def _output(self, tokens: PackedTokens) -> torch.Tensor:

@@ -43,6 +43,8 @@ def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     """Return `trajectory` as a JSON object; the NaN of unsampled positions becomes null."""
     record = _header(RecordKind.TRAJECTORY) | _shallow(trajectory)
     del record["experts"]  # hundreds of bytes per token, used only by the update of the same step
+    if not trajectory.row_starts:
+        del record["row_starts"]
     record["rollout_logprobs"] = [x if math.isfinite(x) else None for x in trajectory.rollout_logprobs]
     record["turns"] = [_encode_turn(turn) for turn in trajectory.turns]
     record["failures"] = [_shallow(failure) for failure in trajectory.failures]
@@ -74,6 +76,7 @@ def decode_trajectory(record: JsonObject) -> Trajectory:
     values["version_spans"] = tuple((start, version) for start, version in record["version_spans"])
     values["turns"] = tuple(_decode_turn(turn) for turn in record["turns"])
     values["failures"] = tuple(_decode_failure(failure) for failure in record["failures"])
+    values["row_starts"] = tuple(record.get("row_starts", ()))
     values["termination"] = Termination(record["termination"])
     values["times"] = TimeSplit(**record["times"])
     return Trajectory(**values)

@@ -28,6 +28,7 @@ TRAJECTORY = Trajectory(
     response_mask=[0, 1],
     rollout_logprobs=[float("nan"), -0.1],
     version_spans=((1, 0),),
+    row_starts=(1,),
     turns=(
         Turn(
             text="hm",

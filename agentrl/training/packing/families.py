@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from agentrl.training.packing.sequences import TokenSequence
+from agentrl.training.packing.sequences import TokenSequence, has_rows
 
 _MIN_SHARED = 8
 """Minimum length of a shared prefix; shorter ones are not worth the extra attention calls."""
@@ -52,17 +52,20 @@ def families_of(sequences: Sequence[TokenSequence], *, max_tokens: int, share_pr
 
     Sequences of one prompt, which agree up to the first sampled token, form a family, and may share more than the prompt.
     Others form a family if they share a long context, such as demonstrations with the same system text and tools. The last
-    token of a sequence is never shared, because it is not computed.
+    token of a sequence is never shared, because it is not computed. A sequence of several dialogues shares nothing.
     """
     ids = [sequence.token_ids for sequence in sequences]
     alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, sequence in enumerate(sequences):
         prompt = tuple(_prompt_of(sequence))
+        is_shared = share_prefixes and len(prompt) >= _MIN_SHARED and not has_rows(sequence)
         # A sequence with nothing worth sharing gets a unique key.
-        alike[prompt if share_prefixes and len(prompt) >= _MIN_SHARED else (-1 - number,)].append(number)
+        alike[prompt if is_shared else (-1 - number,)].append(number)
     groups = [members for members in alike.values() if len(members) > 1]
     alone = [members[0] for members in alike.values() if len(members) == 1]
-    groups += _with_common_context(alone, ids) if share_prefixes else [[number] for number in alone]
+    single = [number for number in alone if share_prefixes and not has_rows(sequences[number])]
+    groups += _with_common_context(single, ids) if single else []
+    groups += [[number] for number in alone if number not in set(single)]
     families: list[Family] = []
     for members in sorted(groups, key=min):
         members.sort(key=lambda number: (-len(ids[number]), number))

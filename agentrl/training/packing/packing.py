@@ -20,7 +20,7 @@ from agentrl.training.packing.families import Family, Packing, balanced_bins, fa
 from agentrl.training.packing.packed_tokens import PackedTokens
 from agentrl.training.packing.row_layout import SharedPrefix, row_layout
 from agentrl.training.packing.sequence_parallel import SequenceGroup
-from agentrl.training.packing.sequences import TokenInputs, TokenisedExample, TokenSequence
+from agentrl.training.packing.sequences import TokenInputs, TokenisedExample, TokenSequence, rows_of
 from agentrl.types import Trajectory
 
 _Batch = TypeVar("_Batch")
@@ -58,7 +58,7 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
     Without families all sequences are packed, and nothing is shared.
 
     Raises:
-        ValueError: a sequence of fewer than two tokens, or a mask of another length than its ids.
+        ValueError: a sequence of fewer than two tokens, a mask of another length than its ids, or a row without a prompt.
     """
     if families is None:
         families = [Family(members=(index,), num_shared=0) for index in range(len(sequences))]
@@ -68,6 +68,8 @@ def pack_tokens(sequences: Sequence[TokenSequence], families: Sequence[Family] |
                 f"pack_tokens: a sequence of {len(sequence.token_ids)} ids with {len(sequence.response_mask)} mask "
                 "entries; at least two ids and one mask entry per id are needed"
             )
+        if any(sequence.response_mask[row.start] for row in rows_of(sequence)[1:]):
+            raise ValueError("pack_tokens: a row begins with a sampled token; it needs a prompt")
     row = _Row()
     for family in families:
         row.append([sequences[member] for member in family.members], family.num_shared)
@@ -108,13 +110,15 @@ class _Row:
         if shared:
             self._segment(sequences[0], range(shared), uses=len(sequences))
         for sequence in sequences:
-            offset = len(self.token_ids) - shared
-            # The last token of a sequence predicts nothing.
-            self._segment(sequence, range(shared, len(sequence.token_ids) - 1))
-            for position, sampled in enumerate(sequence.response_mask[1:]):
-                if sampled:
-                    self.scored.append(position + (start if position < shared else offset))
-                    self.targets.append(sequence.token_ids[position + 1])
+            for row in rows_of(sequence):
+                first = max(shared, row.start)
+                offset = len(self.token_ids) - first
+                # The last token of a row predicts nothing.
+                self._segment(sequence, range(first, row.stop - 1), row_start=row.start)
+                for position in row[:-1]:
+                    if sequence.response_mask[position + 1]:
+                        self.scored.append(position + (start if position < shared else offset))
+                        self.targets.append(sequence.token_ids[position + 1])
         if shared and start + shared < len(self.token_ids):
             self.prefixes.append(SharedPrefix(start=start, end=start + shared, suffix_end=len(self.token_ids)))
 
@@ -123,10 +127,10 @@ class _Row:
         known = [part for part in self._experts if part is not None]
         return torch.from_numpy(np.concatenate(known)) if known and len(known) == len(self._experts) else None
 
-    def _segment(self, sequence: TokenSequence, positions: range, *, uses: int = 1) -> None:
+    def _segment(self, sequence: TokenSequence, positions: range, *, row_start: int = 0, uses: int = 1) -> None:
         self.token_ids += sequence.token_ids[positions.start : positions.stop]
         self.uses += [uses] * len(positions)
-        self.position_ids += positions
+        self.position_ids += [position - row_start for position in positions]
         if not positions:
             return
         self.lengths.append(len(positions))

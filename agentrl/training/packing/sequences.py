@@ -1,6 +1,7 @@
 """Inputs of training: sequences of tokens, and results of other components about them."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,3 +32,14 @@ class TokenisedExample:
 
 
 TokenSequence = Trajectory | TokenisedExample
+
+
+def has_rows(sequence: TokenSequence) -> bool:
+    """Return whether a sequence is several dialogues, one behind the other (`Trajectory.row_starts`)."""
+    return isinstance(sequence, Trajectory) and bool(sequence.row_starts)
+
+
+def rows_of(sequence: TokenSequence) -> list[range]:
+    """Return the positions of each dialogue of a sequence; most have one."""
+    starts = sequence.row_starts if isinstance(sequence, Trajectory) else ()
+    return [range(start, stop) for start, stop in pairwise([0, *starts, len(sequence.token_ids)])]
