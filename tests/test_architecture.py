@@ -81,6 +81,7 @@ ISLANDS = {
         "agentrl/engine/openai/",
         "agentrl/tools/",
         "agentrl/serve/",
+        "agentrl/agent_loop/gateway/server.py",
     ),
     "fastapi": ("code_judge_server/",),
     "uvicorn": ("code_judge_server/",),

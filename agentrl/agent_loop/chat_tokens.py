@@ -20,7 +20,7 @@ from agentrl.config.chat_template import read_chat_template
 from agentrl.config.schema.run import ModelSection
 from agentrl.errors import ConfigError
 from agentrl.formats.arguments import parameters_of
-from agentrl.formats.base import CallFormat, read_calls
+from agentrl.formats.base import CallFormat, ReadCalls, read_calls
 from agentrl.models.tokenizer import end_token_ids, load_tokenizer
 from agentrl.types import Message, Prompt, ToolCall
 
@@ -148,10 +148,26 @@ class ChatTokens:
 
     def calls(self, text: str, *, id_prefix: str) -> tuple[ToolCall, ...]:
         """Return the tool calls in a turn's text, with the ids `{id_prefix}-0`, `{id_prefix}-1`, ...; without tools, none."""
+        return self.read_calls(text, id_prefix=id_prefix).calls
+
+    def read_calls(self, text: str, *, id_prefix: str) -> ReadCalls:
+        """Return the tool calls in a turn's text, and the part of it that they take."""
         if self._format is None:
-            return ()
+            return ReadCalls(calls=(), begin=0, end=0)
         in_thought = self.opens_thought
-        return read_calls(self._format, text, self._parameters, id_prefix=id_prefix, in_thought=in_thought).calls
+        return read_calls(self._format, text, self._parameters, id_prefix=id_prefix, in_thought=in_thought)
+
+    def split_thought(self, text: str) -> tuple[str, int]:
+        """Return the thought at the start of a turn's text, and the position behind it; one that is never closed is text."""
+        begin, end = (self._format or CallFormat).thought
+        if not self.opens_thought and not text.lstrip().startswith(begin):
+            return "", 0
+        thought, closed, _ = text.partition(end)
+        return (thought.lstrip().removeprefix(begin).strip(), len(thought + end)) if closed else ("", 0)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of plain text, outside of any dialogue."""
+        return self._encode(text)
 
     def observation(self, messages: Sequence[Message], *, names: Sequence[str] = ()) -> list[int]:
         """Return the ids between the token that ended a turn and the policy's next turn, given the messages between them.

@@ -17,17 +17,14 @@ from typing import Protocol, runtime_checkable
 
 from agentrl import clock
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.gateway.episodes import AgentEpisodes
+from agentrl.agent_loop.gateway.exactness import DropReason, ExactnessReport
 from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
 from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.config.schema.run import (
-    AgentLoopSection,
-    ModelSection,
-    RewardSection,
-    RolloutSection,
-    ValidationSection,
-)
+from agentrl.config.schema.agent_loop import AgentLoopSection
+from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.environments.environment_thread import EnvironmentThread
 from agentrl.environments.loader import build_environment
@@ -66,7 +63,9 @@ class WorkerConfig:
     validation: ValidationSection = field(default_factory=ValidationSection)
     """Sampling of held-out prompts."""
     agent_loop: AgentLoopSection = field(default_factory=AgentLoopSection)
-    """The environment."""
+    """The environment, or the agent that plays the episodes."""
+    max_row_tokens: int = 0
+    """Context of an agent's call: longest prompt and response together."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
 
@@ -79,6 +78,7 @@ class WorkerReport:
     """Lag of its event loop."""
     judge: JudgeStats
     answers: AnswerStats
+    agent: ExactnessReport = field(default_factory=ExactnessReport)
 
 
 @runtime_checkable
@@ -103,6 +103,8 @@ class _Parts:
     loop: ToolAgentLoop
     held_out_loop: ToolAgentLoop
     """Loop with the sampling of validation."""
+    agent: AgentEpisodes | None
+    """Plays the episodes in place of the loops."""
     tools: ToolExecutor
     reward: Reward
     scorer: Reward
@@ -196,7 +198,8 @@ class AgentLoopWorker:
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _JudgeCaller))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
         answers = parts.reward.take_answer_stats() if isinstance(parts.reward, _AnswerReader) else AnswerStats()
-        return WorkerReport(lag=parts.lag.take(), judge=judge, answers=answers)
+        agent = parts.agent.take_report() if parts.agent else ExactnessReport()
+        return WorkerReport(lag=parts.lag.take(), judge=judge, answers=answers, agent=agent)
 
     async def aclose(self) -> None:
         """Cancel running episodes, then close tools and reward."""
@@ -207,6 +210,8 @@ class AgentLoopWorker:
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.lag.stop()
+            if parts.agent is not None:
+                await parts.agent.aclose()
             await parts.tools.aclose()
             await parts.scorer.aclose()
             if parts.environment is not None:
@@ -261,12 +266,19 @@ class AgentLoopWorker:
         build_loop = functools.partial(
             ToolAgentLoop, config.rollout, tokens, tools, tokenizer_threads=threads, environment=environment
         )
+        agent = None
+        if config.agent_loop.agent.is_set:
+            agent = AgentEpisodes(
+                config.agent_loop.agent, config.rollout, tokens, threads, max_row_tokens=config.max_row_tokens
+            )
+            await agent.start()
         # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
         gc.freeze()
         return _Parts(
             tokens=tokens,
             loop=build_loop(),
             held_out_loop=build_loop(validation=config.validation),
+            agent=agent,
             tools=tools,
             reward=reward,
             scorer=scorer,
@@ -290,37 +302,61 @@ class AgentLoopWorker:
         try:
             with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
                 parts = await self._built_after_restart()
-            trajectory = await self._play(parts, request, engine, failures)
+            trajectory = await self._play_settled(parts, request, engine, failures)
         except FailedTryError as failed:
             failures.append(failed.failure)
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
         return replace(trajectory, failures=(*request.failures, *failures))
 
-    async def _play(
+    async def _play_settled(
         self, parts: _Parts, request: TrajectoryRequest, engine: Engine, failures: Sequence[Failure]
     ) -> Trajectory:
+        """Run one episode and score it; an agent's report learns whether it is trained on."""
+        episode = self._episode(request, failures)
+        dropped: DropReason | None = DropReason.FAILED
+        try:
+            trajectory = await self._play(parts, request, episode, engine)
+            dropped = DropReason.MASKED if trajectory.is_masked else None
+            if request.held_out:
+                dropped = DropReason.HELD_OUT
+        finally:
+            if parts.agent is not None:
+                parts.agent.settle(episode.trajectory_id, dropped)
+        return replace(trajectory, num_retries=request.attempt + len(failures))
+
+    def _episode(self, request: TrajectoryRequest, failures: Sequence[Failure]) -> EpisodeRequest:
         retry = len(failures)
         # A fresh episode has its own id, so that a tool does not use the state of the failed one.
         restart_suffix = f"-again{request.attempt}" if request.attempt else ""
         episode_id = f"{request.trajectory_id}{restart_suffix}" + (f"-retry{retry}" if retry else "")
         seed = request.seed or f"{self._config.run_seed}/{request.trajectory_id}"
-        episode = EpisodeRequest(
+        return EpisodeRequest(
             trajectory_id=episode_id,
             prompt=request.prompt,
             sample_index=request.sample_index,
             seed=f"{seed}{restart_suffix}{seed_suffix(failures)}",
         )
+
+    def _loop(self, parts: _Parts, request: TrajectoryRequest) -> ToolAgentLoop | AgentEpisodes:
+        if parts.agent is not None:
+            loop = parts.agent.sampling_by(self._config.validation) if request.held_out else parts.agent
+        else:
+            loop = parts.held_out_loop if request.held_out else parts.loop
+        return loop if request.sampling is None else loop.sampling_by(request.sampling)
+
+    async def _play(
+        self, parts: _Parts, request: TrajectoryRequest, episode: EpisodeRequest, engine: Engine
+    ) -> Trajectory:
+        episode_id = episode.trajectory_id
         tool_episode = Episode(episode_id=episode_id, prompt_id=request.prompt.prompt_id, extra=request.prompt.extra)
         timeout_s = self._config.rollout.trajectory_timeout_s
         started = clock.now()
-        loop = parts.held_out_loop if request.held_out else parts.loop
-        loop = loop if request.sampling is None else loop.sampling_by(request.sampling)
         try:
             with failing_as(FailureClass.TOOL, FailureClass.TOOL_DATA):
                 # Engines and tools have their own time limits; this one covers the rest, such as a tokenizer.
                 async with asyncio.timeout(timeout_s + HANG_GRACE_S):
-                    trajectory = await loop.run(episode, engine)
+                    trajectory = await self._loop(parts, request).run(episode, engine)
                 finals = await parts.tools.final_rewards(tool_episode)
         except TimeoutError as error:
             message = f"episode {episode_id}: still running {HANG_GRACE_S:g} s after its limit of {timeout_s:g} s"
@@ -343,8 +379,7 @@ class AgentLoopWorker:
             trajectory,
             trajectory_id=request.trajectory_id,
             reward=reward.value,
-            reward_metrics=reward.metrics,
+            reward_metrics={**trajectory.reward_metrics, **reward.metrics},
             is_masked=not is_finished and section.score_unfinished == "mask",
-            num_retries=request.attempt + retry,
             times=times,
         )

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from rich.console import Console
 
 from agentrl import clock
+from agentrl.agent_loop.gateway.agents import agent_of
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.checkpoints.full_disk import report_full_disk
@@ -252,6 +253,8 @@ def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[To
     check_extra_roles(loaded.config.cluster, tools)
     check_reward(loaded.config.reward, loaded.config.judge)
     check_environment(loaded.config.agent_loop)
+    if loaded.config.agent_loop.agent.is_set:
+        agent_of(loaded.config.agent_loop.agent)
     return tools
 
 
@@ -336,6 +339,7 @@ async def _alive(
                 run_seed=config.run.seed,
                 run_dir=str(path),
                 validation=config.validation,
+                max_row_tokens=config.max_trajectory_tokens,
                 tokenizer_class=await engine.tokenizer_class(config.model.path),
             )
             workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config)
@@ -349,6 +353,7 @@ async def _alive(
                 kv_block_tokens=max(engine.kv_block_tokens for engine in stats),
                 reward_timeout_s=config.reward.timeout_s,
                 max_wait_s=config.cluster.max_wait_s,
+                has_agent=config.agent_loop.agent.is_set,
             )
             overlong: dict[str, int] = {}
             for prompts in plan.prompts_to_check():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentrl import clock
 from agentrl.agent_loop.answer_log import AnswerLog
+from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.agent_loop.retries import longest_s
 from agentrl.agent_loop.scheduling.admission import Admission
 from agentrl.agent_loop.scheduling.engine_metrics import EngineWork
@@ -61,15 +62,17 @@ class AgentLoopManager:
         kv_block_tokens: int = 1,
         reward_timeout_s: float,
         max_wait_s: float,
+        has_agent: bool = False,
     ) -> None:
         """Take the started engines and workers.
 
         `kv_tokens` is the KV memory of each engine; 0: unbounded. `reward_timeout_s` is part of a trajectory's time limit;
-        `max_wait_s` limits the restart of a worker.
+        `max_wait_s` limits the restart of a worker. With `has_agent`, prompts may be of any length up to the limit.
         """
         self._engines = engines
         self._work = EngineWork(engines)
-        self._max_prompt_tokens = max_prompt_tokens
+        self._max_prompt_tokens, self._has_agent = max_prompt_tokens, has_agent
+        self._max_response_tokens = rollout.max_response_tokens
         self._workers = LoopWorkers(
             workers,
             clean_up=lambda worker: engines.abort_requests_of(worker.caller_id),
@@ -186,7 +189,11 @@ class AgentLoopManager:
         shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
         lengths = {name: length for share in await all_of(shares) for name, length in share.items()}
         overlong = {name: length for name, length in lengths.items() if length > self._max_prompt_tokens}
-        fitting = {name: length for name, length in lengths.items() if name not in overlong}
+        fitting = {
+            name: self._max_prompt_tokens if self._has_agent else length
+            for name, length in lengths.items()
+            if name not in overlong
+        }
         self._admission.refuse_too_long(max(fitting.values(), default=0))
         self._prompt_tokens |= fitting
         return overlong
@@ -243,6 +250,7 @@ class AgentLoopManager:
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **await self._work.metrics(),
             **judge.metrics(),
+            **_agent_metrics(reports),
         }
 
     async def forget_reports(self) -> None:
@@ -305,7 +313,9 @@ class AgentLoopManager:
         engine, started_at = self._engines[place.engine], clock.now()
         try:
             trajectory = await self._run(request, failures, engine.of_copy(place.copy) if place.copy else engine)
+            # Of several rows, an engine holds one at a time, which is no longer than one trajectory.
             num_response_tokens = max(0, trajectory.summary.num_tokens - num_prompt_tokens)
+            num_response_tokens = min(num_response_tokens, self._max_response_tokens)
             ended_at = clock.now()
             # After a failure here, most of the time may belong to failed attempts.
             if len(trajectory.summary.failures) == num_failures:
@@ -362,6 +372,14 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
             yield tasks
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+def _agent_metrics(reports: Sequence[WorkerReport]) -> dict[str, float]:
+    """Return the token-exactness report of the agents, which is also logged; without agents nothing."""
+    report = sum((report.agent for report in reports), ExactnessReport())
+    if metrics := report.metrics():
+        logger.info("agent: %s", report)
+    return metrics
 
 
 def _given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> TrajectoryRef:

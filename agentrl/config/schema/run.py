@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agentrl.config.schema.addresses import ServerUrl
+from agentrl.config.schema.agent_loop import AgentLoopSection
 from agentrl.config.schema.algorithm import AlgorithmSection, CriticSection, LoraSection
 from agentrl.config.schema.cluster import ClusterSection
 from agentrl.config.schema.fields import (
@@ -157,15 +158,6 @@ class RolloutSection(Section):
     """Largest share of the last trajectories lost to the infrastructure, beyond which the run ends; 1 never ends it."""
     tool_config_path: InputPath | None = None
     """Tool YAML; the same key may be set at the root instead."""
-
-
-class AgentLoopSection(Section):
-    """The answer to a turn that calls no tool."""
-
-    environment: str | None = None
-    """Import path of a class that answers it as the user (docs/environments.md); absent: such a turn ends the episode."""
-    environment_config: dict[str, Any] = {}
-    """Passed to the class's constructor as plain data."""
 
 
 class ActorSection(Section):

@@ -54,7 +54,22 @@ def _general_problems(config: RunConfig) -> Iterator[str]:
         yield "`rollout.engine` is `openai`, but `rollout.openai.base_urls` is empty; name at least one server"
     if rollout.replay_routing and actor.compile:
         yield "`rollout.replay_routing` and `actor.compile` are set, which exclude each other; leave one out"
+    yield from _agent_problems(config)
     yield from _missing_packages(config)
+
+
+def _agent_problems(config: RunConfig) -> Iterator[str]:
+    agent = config.agent_loop.agent
+    if not agent.is_set:
+        return
+    if agent.callable is not None and agent.command:
+        yield "`agent_loop.agent` has `callable` and `command`; name the agent by one of them"
+    if config.tools is not None or config.tool_config_path is not None or config.rollout.tool_config_path is not None:
+        yield "`agent_loop.agent` and tools are set; an agent brings tools of its own, so leave the run's out"
+    if config.agent_loop.environment is not None:
+        yield "`agent_loop.agent` and `agent_loop.environment` are set; an agent plays the whole episode, so leave one out"
+    if config.rollout.replay_routing:
+        yield "`rollout.replay_routing` is set, and the experts of an agent's rows are not recorded; leave it out"
 
 
 def _missing_packages(config: RunConfig) -> Iterator[str]:
