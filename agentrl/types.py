@@ -283,10 +283,9 @@ class Failure:
 class Trajectory:
     """The record of one episode, in tokens.
 
-    `token_ids[:num_prompt_tokens]` is the prompt. `response_mask`, `rollout_logprobs` have one entry per id.
-    Example, with a prompt of two tokens, one sampled token, one observation token and one sampled token:
-    `token_ids=[5, 6, 7, 8, 9]`, `num_prompt_tokens=2`, `response_mask=[0, 0, 1, 0, 1]`,
-    `rollout_logprobs=[nan, nan, -0.3, nan, -0.1]`.
+    `token_ids[:num_prompt_tokens]` is the prompt. `response_mask`, `rollout_logprobs` have one entry per id. Example, with a
+    prompt of two tokens, and an observation between two sampled ones: `token_ids=[5, 6, 7, 8, 9]`, `num_prompt_tokens=2`,
+    `response_mask=[0, 0, 1, 0, 1]`, `rollout_logprobs=[nan, nan, -0.3, nan, -0.1]`.
     """
 
     trajectory_id: str
@@ -303,9 +302,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     termination: Termination
     row_starts: tuple[int, ...] = ()
-    """Indices into `token_ids` at which a further row begins: a dialogue of its own, with its own positions. An agent that
-    edits its history has several; empty: all tokens are one dialogue.
-    """
+    """Indices into `token_ids` of the first tokens of further rows, which are dialogues with positions of their own."""
     reward: float | None = None
     """None exactly when `termination` is `infra_error` or `data_error`."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)

@@ -308,6 +308,23 @@ async def evaluating(plan: EvaluationPlan, *, num_steps: int = 1) -> AsyncIterat
         yield run
 
 
+def _worker_config(plan: EvaluationPlan, context: ToolContext, tokenizer_class: str | None) -> WorkerConfig:
+    config = plan.config
+    return WorkerConfig(
+        model=config.model,
+        rollout=config.rollout,
+        reward=config.reward,
+        tools=tuple(plan.tools),
+        context=context,
+        run_seed=config.run.seed,
+        run_dir=str(plan.directory.path),
+        validation=config.validation,
+        agent_loop=config.agent_loop,
+        max_row_tokens=config.max_trajectory_tokens,
+        tokenizer_class=tokenizer_class,
+    )
+
+
 @contextlib.asynccontextmanager
 async def _alive(
     plan: PlanT, launcher: Callable[..., AbstractAsyncContextManager[ClusterT]], *, num_steps: int
@@ -329,19 +346,8 @@ async def _alive(
             judges_on_nodes(plan.tools, config.reward, config.judge) as node_judges,
         ):
             [engine, *_] = cluster.engines
-            worker_config = WorkerConfig(
-                model=config.model,
-                rollout=config.rollout,
-                reward=config.reward,
-                agent_loop=config.agent_loop,
-                tools=tuple(plan.tools),
-                context=ToolContext(judge=judge or node_judges, workers=dict(cluster.extra_roles)),
-                run_seed=config.run.seed,
-                run_dir=str(path),
-                validation=config.validation,
-                max_row_tokens=config.max_trajectory_tokens,
-                tokenizer_class=await engine.tokenizer_class(config.model.path),
-            )
+            context = ToolContext(judge=judge or node_judges, workers=dict(cluster.extra_roles))
+            worker_config = _worker_config(plan, context, await engine.tokenizer_class(config.model.path))
             workers = await cluster.spawn_loop_workers(AgentLoopWorker, worker_config)
             stats = await all_of(engine.stats() for engine in cluster.engines)
             rollouts = AgentLoopManager(

@@ -6,9 +6,6 @@ but a count in the report.
 
 import asyncio
 import contextlib
-import hashlib
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -17,12 +14,12 @@ from agentrl.agent_loop.gateway.exactness import DropReason, ExactnessReport
 from agentrl.agent_loop.gateway.history import Entry, IssuedTurn
 from agentrl.agent_loop.gateway.protocols.base import AgentCall, AgentReply, RequestError
 from agentrl.agent_loop.gateway.rows import DialogueRows, Start, ToolTemplates, joined
+from agentrl.agent_loop.gateway.turn_reading import read_reply, results_of
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest
 from agentrl.agent_loop.trajectory_builder import TimeLaps, TrajectoryBuilder
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
-from agentrl.engine.stop_strings import end_of_stop
 from agentrl.engine.turn_sampling import sample_turn, turn_seed
 from agentrl.errors import AgentRLError, DataError
 from agentrl.rewards.score import Score
@@ -30,12 +27,8 @@ from agentrl.types import (
     Completion,
     Deadline,
     FinishReason,
-    Message,
     SamplingParams,
     Termination,
-    ToolCall,
-    ToolResult,
-    ToolStatus,
     Trajectory,
     Turn,
 )
@@ -240,8 +233,17 @@ class Session:
                 self._laps.end("tokenise_s")
                 completion = await self._sample(call, start)
                 self._laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
-                reply = await self._templates.off_loop(len(completion.token_ids), self._read, call, start, completion)
-                self._commit(call, start, completion, *reply)
+                reply, turn = await self._templates.off_loop(
+                    len(completion.token_ids),
+                    lambda: read_reply(
+                        call,
+                        start,
+                        completion,
+                        name=f"{self.request.trajectory_id}.{len(self._turns)}",
+                        stops=self._settings.rollout.stop,
+                    ),
+                )
+                self._commit(call, start, completion, reply, turn)
             except AgentRLError as error:
                 self._fail(error)
                 raise SealedError(f"the episode failed: {error}") from error
@@ -249,10 +251,10 @@ class Session:
             if completion.finish_reason is FinishReason.ABORT:
                 self.seal(Termination.TIMEOUT)
                 raise SealedError("the policy's time is over")
-            self._replies[digest] = reply[0]
+            self._replies[digest] = reply
             if len(self._replies) > _MAX_REPLIES_KEPT:
                 del self._replies[next(iter(self._replies))]
-            return reply[0]
+            return reply
 
     def _require_open(self) -> None:
         if len(self._turns) >= self._settings.rollout.max_turns:
@@ -312,41 +314,6 @@ class Session:
         await asyncio.wait({generation}, timeout=_ABORT_TIMEOUT_S)
         generation.cancel()
 
-    def _read(self, call: AgentCall, start: Start, completion: Completion) -> tuple[AgentReply, Turn]:
-        number, tokens = len(self._turns), start.tokens
-        sampled = tokens.decode(completion.token_ids)
-        stops = (*self._settings.rollout.stop, *tokens.stop_strings, *call.stop)
-        text = sampled[: end_of_stop(sampled, stops)]
-        shown = text
-        for stop in call.stop:
-            shown = shown.removesuffix(stop)
-        thought, calls = "", ()
-        if call.prompt is None:
-            thought, begin = tokens.split_thought(shown)
-            found = tokens.read_calls(shown, id_prefix="") if call.tool_choice != "none" else None
-            readable = found is not None and any(not item.parse_error for item in found.calls)
-            if found is not None:
-                calls = tuple(replace(item, call_id=self._call_id(number, n)) for n, item in enumerate(found.calls))
-            shown = shown[begin : found.begin] + shown[found.end :] if found and readable else shown[begin:]
-            shown = shown.strip()
-        reply = AgentReply(
-            call_id=f"{self.request.trajectory_id}.{number}",
-            model=call.model or "policy",
-            created_s=int(time.time()),
-            text=shown,
-            thought=thought,
-            calls=tuple(item for item in calls if not item.parse_error),
-            finish=completion.finish_reason,
-            num_prompt_tokens=len(start.token_ids),
-            num_completion_tokens=len(completion.token_ids),
-        )
-        return reply, Turn(text=text, calls=calls)
-
-    def _call_id(self, turn: int, index: int) -> str:
-        """Return an id of nine letters and digits, the only ones that every template takes."""
-        digest = hashlib.blake2b(f"{self.request.trajectory_id}/{turn}/{index}".encode(), digest_size=5)
-        return digest.hexdigest()[:9]
-
     def _commit(self, call: AgentCall, start: Start, completion: Completion, reply: AgentReply, turn: Turn) -> None:
         """Store a whole answer: tokens, the turn, and what the agent answered to an earlier turn."""
         issued = IssuedTurn(text=reply.text, thought=reply.thought, calls=reply.calls)
@@ -358,7 +325,7 @@ class Session:
         if start.answers is not None:
             answered = self._turns[start.answers.turn]
             if not answered.results:
-                results = _results(answered.calls, start.new_messages)
+                results = results_of(answered.calls, start.new_messages)
                 self._turns[start.answers.turn] = replace(answered, results=results)
         self._turns.append(turn)
         if self.state is SessionState.OPEN:
@@ -389,23 +356,3 @@ class _CountedEngine:
     async def abort(self, request_id: str) -> None:
         with contextlib.suppress(AgentRLError):  # a dead engine has ended the request
             await self._engine.abort(request_id)
-
-
-def _results(calls: tuple[ToolCall, ...], messages: Sequence[Message]) -> tuple[ToolResult, ...]:
-    """Return the results of a turn's calls as the agent reported them in its next messages."""
-    by_id: dict[str, Message] = {m.get("tool_call_id", ""): m for m in messages if m["role"] == "tool"}
-    in_order = [message for message in messages if message["role"] == "tool"]
-    text = "\n".join(str(message.get("content")) for message in messages if message["role"] == "user")
-    results = []
-    for call in calls:
-        message = by_id.get(call.call_id)
-        if call.parse_error:
-            results.append(ToolResult(status=ToolStatus.UNPARSABLE, text=call.parse_error))
-        elif message is not None:
-            status = ToolStatus.ERROR if message.get("is_error") else ToolStatus.OK
-            results.append(ToolResult(status=status, text=str(message["content"])))
-        elif text and not in_order:  # the agent reports results as text
-            results.append(ToolResult(status=ToolStatus.OK, text=text))
-        else:
-            results.append(ToolResult(status=ToolStatus.NO_RESULT, text=""))
-    return tuple(results)

@@ -30,7 +30,7 @@ class AgentSection(Section):
 
 
 class AgentLoopSection(Section):
-    """What takes part in an episode besides policy and tools: an environment, or an agent that plays it."""
+    """Environments and agents: what takes part in an episode besides policy and tools."""
 
     environment: str | None = None
     """Import path of a class that answers it as the user (docs/environments.md); absent: such a turn ends the episode."""

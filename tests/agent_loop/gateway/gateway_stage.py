@@ -86,7 +86,7 @@ class GatewayStage:
 
     async def play(
         self,
-        play: Callable[[Calls], Awaitable[Any]],
+        play: Callable[[Calls], Awaitable[Any]] | None,
         engine: Engine,
         *,
         max_row_tokens: int = 2000,
@@ -101,7 +101,7 @@ class GatewayStage:
             self.tokens,
             self.threads,
             max_row_tokens=max_row_tokens,
-            agent=player or ScriptedAgent(play),
+            agent=ScriptedAgent(play) if play else player,
         )
         self.num_episodes += 1
         name = f"1-p0-{self.num_episodes}"
