@@ -13,7 +13,7 @@ from agentrl.run.directory import RunDirectory
 from agentrl.run.plan import EvaluationPlan, check_plugins
 from agentrl.run.preflight.models.dtype import choose_dtype
 from agentrl.run.preflight.models.folders import check_evaluated, check_model_path
-from agentrl.run.preflight.policy_chat import check_policy_chat, schemas_of
+from agentrl.run.preflight.policy_chat import check_chat_of_run
 from agentrl.servers.session import bearer_token
 from agentrl.tools.base import ToolConfig
 
@@ -58,7 +58,7 @@ def check_service(loaded: LoadedConfig) -> CheckedService:
     check_model_path(config.model.path)
     if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
         check_evaluated(config)
-    tokens = check_policy_chat(config.model, schemas_of(tools))
+    tokens = check_chat_of_run(config, tools)
     token = bearer_token(config.service.token_env, key="service.token_env")
     return CheckedService(loaded=loaded, notes=notes, tools=tools, tokens=tokens, token=token)
 

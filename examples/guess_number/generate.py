@@ -70,12 +70,13 @@ def make_config(vocab_size: int) -> Qwen3Config:
     return config
 
 
+def rows() -> list[dict[str, object]]:
+    """Return a row for each number; the prompts are equal, so that nothing but the answers tells which it is."""
+    return [{"prompt": [{"role": "user", "content": QUESTION}], "answer": str(number)} for number in NUMBERS]
+
+
 if __name__ == "__main__":
-    write_rows(
-        HERE / "train.jsonl",
-        ({"prompt": [{"role": "user", "content": QUESTION}], "answer": str(number)} for number in NUMBERS),
-    )
+    write_rows(HERE / "train.jsonl", rows())
     write_model_description(HERE / "policy")
-    write_rows(
-        DEMONSTRATIONS, ({"messages": dialogue} for dialogue in islice(demonstrations(seed=2), NUM_DEMONSTRATIONS))
-    )
+    dialogues = islice(demonstrations(seed=2), NUM_DEMONSTRATIONS)
+    write_rows(DEMONSTRATIONS, ({"messages": dialogue} for dialogue in dialogues))
