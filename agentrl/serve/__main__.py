@@ -5,7 +5,6 @@ rewards of a training run without an actor: the trainer is elsewhere, and hands 
 """
 
 import logging
-import sys
 
 from rich.console import Console
 
@@ -14,13 +13,19 @@ from agentrl.config.validation.relations import Purpose
 from agentrl.rewards.loader import prompt_check
 from agentrl.run.judges import needs_judge
 from agentrl.run.plan import evaluating
+from agentrl.run.preflight.plugins import try_tools_and_reward
 from agentrl.run.preflight.process_table import process_table
-from agentrl.runners.command_line import make_parser, run_command
+from agentrl.run.preflight.report import CheckReport, CheckSubject
+from agentrl.runners.command_line import exit_without_threads, make_parser, run_command
 from agentrl.serve.app import ServiceApp, listening
-from agentrl.serve.plan import check_service, prepare_service
+from agentrl.serve.plan import bind, check_service, prepare_service
 from agentrl.serve.requests import PromptReader
 from agentrl.serve.rollouts import RolloutService
 from agentrl.serve.weights import PolicyWeights
+from agentrl.types import Prompt
+
+_SAMPLE = Prompt(prompt_id="check", messages=[{"role": "user", "content": "What is 0 + 1?"}], answer="1")
+"""Prompt with which `--check` calls tools and reward."""
 
 logger = logging.getLogger("agentrl.serve")  # also where it is `__main__`
 
@@ -45,14 +50,19 @@ async def serve(loaded: LoadedConfig) -> None:
                 await rollouts.until_failed()
 
 
-def check(loaded: LoadedConfig) -> None:
-    """Check a config and print the processes that it leads to."""
-    checked = check_service(loaded)
-    console = Console()
+async def check(loaded: LoadedConfig) -> None:
+    """Check a config, call its tools and reward, and print the processes that it leads to; nothing is written."""
+    checked, report = check_service(loaded), CheckReport(Console())
+    config = checked.config
     for note in checked.notes:
-        console.print(note, markup=False)
-    console.print(process_table(checked.config, asks_judge=needs_judge(checked.tools, checked.config.reward)))
-    console.print(f"{loaded.path.name}: ok (check of the service)", markup=False, highlight=False)
+        report.note(note)
+    with bind(config.service):
+        report.note(f"service: {config.service.host}:{config.service.port} is free")
+    subject = CheckSubject(loaded=checked.loaded, tools=checked.tools, validation=[_SAMPLE])
+    await try_tools_and_reward(subject, report)
+    report.not_checked("columns that tools and reward want of a prompt: these come with requests")
+    report.console.print(process_table(config, asks_judge=needs_judge(checked.tools, config.reward), trains=False))
+    report.note(f"{loaded.path.name}: ok (check of the service)")
 
 
 def main() -> int:
@@ -63,13 +73,10 @@ def main() -> int:
 
     async def command() -> None:
         loaded = load_run_config(arguments.config, arguments.overrides, purpose=Purpose.SERVICE)
-        if arguments.check:
-            check(loaded)
-        else:
-            await serve(loaded)
+        await (check(loaded) if arguments.check else serve(loaded))
 
     return run_command(command, when_stopped="open requests were cancelled")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_without_threads(main())  # a tool of the user's may have one that never returns

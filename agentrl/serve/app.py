@@ -27,6 +27,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH = "/health"
 _MAX_BODY_BYTES = 256 << 20
 _NDJSON = "application/x-ndjson"
+_BACKLOG = 1024
+"""Connections that may wait to be accepted."""
 _CLOSE_S = 1.0
 """Time that open requests get when the service ends; then they are cancelled."""
 
@@ -113,7 +115,7 @@ async def listening(app: web.Application, socket: Any) -> AsyncIterator[None]:
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_CLOSE_S, access_log=None)
     await runner.setup()
     try:
-        await web.SockSite(runner, socket).start()
+        await web.SockSite(runner, socket, backlog=_BACKLOG).start()
         yield
     finally:
         await runner.cleanup()

@@ -84,19 +84,20 @@ def prepare_service(loaded: LoadedConfig) -> ServicePlan:
 
 
 def bind(service: ServiceSection) -> socket.socket:
-    """Return a socket bound to the service's address.
+    """Return a socket bound to the service's address, which refuses connections until somebody listens.
 
     Raises:
         ConfigError: the address is in use or not this machine's.
     """
+    bound = socket.socket(socket.AF_INET6 if ":" in service.host else socket.AF_INET)
     try:
-        return socket.create_server((service.host, service.port), family=_family(service.host))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not held up by connections of an earlier service
+        bound.bind((service.host, service.port))
     except OSError as error:
+        bound.close()
         raise ConfigError(
             f"service.host, service.port: cannot listen on {service.host}:{service.port}: {error.strerror or error}. Name "
             "another port, or end what listens there"
         ) from error
 
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+    return bound

@@ -17,7 +17,7 @@ from aiohttp.test_utils import unused_port
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.runners.run_process import SIGNALS, alive, running, wait_until
+from tests.runners.run_process import SIGNALS, alive, finish_run, running, wait_until
 from tests.serve.conftest import RealService, wait_until_ready
 from tests.serve.noted_tool import SLOW
 
@@ -144,6 +144,14 @@ async def test_a_client_that_leaves_frees_the_engine(real_service: RealService):
         await asyncio.sleep(0.5)
         assert engine_load(real_service.url)["num_generated_tokens"] == generated
     assert len(roll_out(real_service.url, ROWS[:2])) == 3
+
+
+def test_check_calls_tools_and_reward_and_starts_nothing(tmp_path: Path):
+    output = finish_run(tmp_path / "run", "--check", "service.port=0", module="agentrl.serve")
+    assert "print(1)" in output
+    assert "scores 1, an empty answer 0" in output
+    assert "FSDP" not in output
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGKILL", marks=pytest.mark.soak)])

@@ -9,15 +9,16 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.run.stages import stages_of
 
 
-def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
-    """Return the processes of each role, and of a judge if a tool or the reward needs one."""
-    rollout, placements = config.rollout, layout(config)
+def process_table(config: RunConfig, *, asks_judge: bool, trains: bool = True) -> Table:
+    """Return the processes of each role, only the engines if nothing is trained, and of a judge if it is needed."""
+    rollout = config.rollout
+    placements = [placed for placed in layout(config) if trains or "rollout" in placed.components]
     extra = {name: pool_size(config.cluster.pools[role.pool]) for name, role in config.cluster.extra_roles.items()}
     num_workers = sum(placed.num_processes for placed in placements) + rollout.num_workers + sum(extra.values())
     title = f"processes ({num_cores()} cores here, {num_workers} Ray workers)"
     table = Table("role", "processes", "each", title=title)
     for placement in placements:
-        table.add_row(placement.role, str(placement.num_processes), _each(config, placement))
+        table.add_row(placement.role, str(placement.num_processes), _each(config, placement, trains=trains))
     for name, number in extra.items():
         table.add_row(name, str(number), config.cluster.extra_roles[name].class_path)
     table.add_row("agent loop", str(rollout.num_workers), "tools, tokenizer and reward of its own")
@@ -26,9 +27,9 @@ def process_table(config: RunConfig, *, asks_judge: bool) -> Table:
     return table
 
 
-def _each(config: RunConfig, placement: Placement) -> str:
+def _each(config: RunConfig, placement: Placement, *, trains: bool) -> str:
     parts = [] if placement.pool is None else [f"pool {placement.pool}"]
-    if placement.role != "rollout":
+    if trains and placement.role != "rollout":
         parts.append("FSDP rank")
     if "rollout" in placement.components:
         parts.append(f"engine {config.rollout.engine}")

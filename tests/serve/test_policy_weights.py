@@ -1,0 +1,85 @@
+"""Weights from folders, for engines that are there and for those that come late."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from agentrl.config.schema.run import ModelSection, RunConfig
+from agentrl.errors import EngineError
+from agentrl.models.weight_files import ModelFolder
+from agentrl.serve.weights import PolicyWeights
+from agentrl.weight_sync.base import WeightSource
+from agentrl.weight_sync.receiver import WeightReceiver
+from agentrl.weight_sync.transports.folder import folder_source
+
+POLICY = Path("examples/arithmetic/policy").absolute()
+
+
+class RecordedFleet:
+    """Notes what is loaded; the test says when an engine comes late."""
+
+    def __init__(self) -> None:
+        self.came_late = asyncio.Event()
+        self.loaded: list[WeightSource] = []
+
+    async def load(self, source: WeightSource) -> None:
+        self.loaded.append(source)
+
+
+def weights_of(fleet: RecordedFleet, model: Path) -> PolicyWeights:
+    return PolicyWeights(RunConfig(model=ModelSection(path=str(model))), cast(Any, fleet))
+
+
+async def late(fleet: RecordedFleet, weights: PolicyWeights) -> None:
+    async with weights.serving_late_engines():
+        fleet.came_late.set()
+        while fleet.came_late.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(POLICY, tmp_path / "policy"))
+
+
+async def test_an_engine_that_restarts_gets_the_last_version(folder: Path):
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    await late(fleet, weights)
+    assert [(source.address, source.version) for source in fleet.loaded] == [(str(POLICY), 0)]
+    await weights.load(str(folder))
+    await late(fleet, weights)
+    assert [(source.address, source.version) for source in fleet.loaded[1:]] == [(str(folder), 1)] * 2
+
+
+async def test_an_engine_that_restarts_never_gets_other_weights_under_an_old_version(folder: Path):
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    await weights.load(str(folder))
+    (folder / "model.safetensors").touch()
+    await late(fleet, weights)
+    assert len(fleet.loaded) == 1
+    await weights.load(str(folder))
+    await late(fleet, weights)
+    assert [source.version for source in fleet.loaded] == [1, 2, 2]
+
+
+def test_a_receiver_reads_the_folders_tensors(folder: Path):
+    source, expected = folder_source(folder, version=1), ModelFolder(str(folder))
+    receiver = WeightReceiver(torch.device("cpu"))
+    receiver.prepare(source)
+    received = dict(receiver.tensors(source))
+    assert received.keys() == expected.keys()
+    assert all(torch.equal(received[name], expected[name]) for name in expected)
+
+
+def test_a_folder_that_changed_since_is_refused_before_weights_are_overwritten(folder: Path):
+    source = folder_source(folder, version=1)
+    (folder / "model.safetensors").touch()
+    with pytest.raises(EngineError, match="have changed since"):
+        WeightReceiver(torch.device("cpu")).prepare(source)
