@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ALONE = $(BIN)/python -m pytest $$(grep -rlF --include='test_*.py' pytest.mark.alone tests)
 
-.PHONY: setup vllm demo demo-ppo demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
+.PHONY: setup vllm demo demo-ppo demo-agent demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ demo: $(STAMP)
 demo-ppo: $(STAMP)
 	@test ! -f runs/demo_ppo/result.json || mv runs/demo_ppo "runs/demo_ppo-$$(date +%Y%m%d-%H%M%S)"
 	$(BIN)/python -m agentrl.runners.rstar2 configs/demo_ppo.yaml
+
+demo-agent: $(STAMP)
+	@test ! -f runs/demo_agent/result.json || mv runs/demo_agent "runs/demo_agent-$$(date +%Y%m%d-%H%M%S)"
+	$(BIN)/python -m agentrl.runners.rstar2 examples/demo_agent/run.yaml
 
 demo-vllm: vllm
 	@test ! -f runs/demo_vllm/result.json || mv runs/demo_vllm "runs/demo_vllm-$$(date +%Y%m%d-%H%M%S)"
