@@ -54,7 +54,7 @@ class Environment:
         raise NotImplementedError
 
     async def end(self, episode: Episode) -> None:
-        """Free the state of an episode; called once for each that has begun, however it ended."""
+        """Free the state of an episode; called once for each, however it ended, also where `begin` failed."""
 
     async def aclose(self) -> None:
         """Close the sessions."""
