@@ -33,7 +33,9 @@ class AgentLoopSection(Section):
     """Environments and agents: what takes part in an episode besides policy and tools."""
 
     environment: str | None = None
-    """Import path of a class that answers it as the user (docs/environments.md); absent: such a turn ends the episode."""
+    """Import path of a class that answers turns without a tool call as the user (docs/environments.md); absent: they end the
+    episode.
+    """
     environment_config: dict[str, Any] = {}
     """Passed to the class's constructor as plain data."""
     agent: AgentSection = Field(default_factory=AgentSection)
