@@ -85,6 +85,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.loop_overhead
 	$(BIN)/python -m benchmarks.rollout.blocking_tool
 	$(BIN)/python -m benchmarks.rollout.staleness
+	$(BIN)/python -m benchmarks.gateway.server_cost
 	$(BIN)/python -m benchmarks.training.packing
 	$(BIN)/python -m benchmarks.training.prefix_sharing
 	$(BIN)/python -m benchmarks.training.vocabulary

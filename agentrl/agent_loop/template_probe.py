@@ -4,6 +4,7 @@ A template that fails here would not fail in a run: the policy would never see i
 answers.
 """
 
+import functools
 import json
 import os
 import re
@@ -75,7 +76,7 @@ def calling_turn(
         ConfigError: the template cannot render it.
     """
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
-    prompt = render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
+    prompt = _prompt_with_tools(template)
     what = "a tool's result" if results else "an assistant's tool call"
 
     def render(calls: Sequence[dict[str, Any]]) -> str:
@@ -86,8 +87,16 @@ def calling_turn(
         full = render(calls)
     except ConfigError:  # DeepSeek's templates take the arguments as text
         full = render([_with_text_arguments(call) for call in calls])
-    common = os.path.commonprefix([prompt, full])  # noqa: RUF071 - of texts, not of paths
+    common = prompt
+    if not full.startswith(prompt):
+        common = os.path.commonprefix([prompt, full])  # noqa: RUF071 - of texts, not of paths
     return full[len(_OPEN_TAG.sub("", common)) :]
+
+
+@functools.lru_cache(maxsize=128)  # every observation needs it
+def _prompt_with_tools(template: ChatTemplate) -> str:
+    question: list[Message] = [{"role": "user", "content": _QUESTION}]
+    return render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
 
 
 def _with_text_arguments(call: dict[str, Any]) -> dict[str, Any]:
