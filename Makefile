@@ -86,6 +86,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.blocking_tool
 	$(BIN)/python -m benchmarks.rollout.staleness
 	$(BIN)/python -m benchmarks.gateway.server_cost
+	$(BIN)/python -m benchmarks.rollout.service
 	$(BIN)/python -m benchmarks.training.packing
 	$(BIN)/python -m benchmarks.training.prefix_sharing
 	$(BIN)/python -m benchmarks.training.vocabulary

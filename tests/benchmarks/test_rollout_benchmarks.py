@@ -1,10 +1,13 @@
 """The benchmarks of the rollouts still run: small, for what they play and not for how fast."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 import uvloop
 
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from benchmarks.rollout import loop_overhead, scheduler, staleness
+from benchmarks.rollout import loop_overhead, scheduler, service, staleness
 from benchmarks.rollout.blocking_tool import play
 
 
@@ -28,3 +31,12 @@ def test_a_run_without_staleness_has_none_and_counts_the_weight_syncs():
     row = run_in_virtual_time(staleness.train(max_staleness=0, num_steps=1, update_s=0.0, num_prompts=2))
     assert row["staleness max"] == 0
     assert row["run s"] * (1 - row["actor waits"]) > 1.99
+
+
+@pytest.mark.soak  # starts Ray; the service has tests of its own
+@pytest.mark.ray
+def test_the_service_is_measured_beside_an_evaluation(tmp_path: Path, restored_logging: None):
+    row = asyncio.run(service.measure(4, 2, 8, tmp_path / "run"))
+    assert min(row["evaluation, CPU ms per trajectory"], row["service, CPU ms per trajectory"]) > 0
+    assert 0 < row["without the episode"] < row["first line, ms (median)"]
+    assert row["cancelled, s (largest)"] > 0
