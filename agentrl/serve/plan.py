@@ -3,7 +3,6 @@
 import socket
 from dataclasses import dataclass
 
-from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
@@ -36,7 +35,6 @@ class CheckedService:
     loaded: LoadedConfig
     notes: list[str]
     tools: list[ToolConfig]
-    tokens: ChatTokens
     token: str | None
 
     @property
@@ -58,9 +56,9 @@ def check_service(loaded: LoadedConfig) -> CheckedService:
     check_model_path(config.model.path)
     if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
         check_evaluated(config)
-    tokens = check_chat_of_run(config, tools)
+    check_chat_of_run(config, tools)
     token = bearer_token(config.service.token_env, key="service.token_env")
-    return CheckedService(loaded=loaded, notes=notes, tools=tools, tokens=tokens, token=token)
+    return CheckedService(loaded=loaded, notes=notes, tools=tools, token=token)
 
 
 def prepare_service(loaded: LoadedConfig) -> ServicePlan:

@@ -83,11 +83,11 @@ def rollout_func_of(service: RolloutService, rows: Sequence[Row], *, end_token: 
 def trl_fields(trajectory: Row, *, nothing: int) -> dict[str, Any]:
     """Return what TRL wants of a trajectory.
 
-    `env_mask` keeps the tokens of tools out of the loss. A trajectory that was lost has no tokens, so it becomes the token
-    `nothing` without loss, and its reward None, which TRL leaves out of its group.
+    `env_mask` keeps the tokens of tools out of the loss. A trajectory that was lost, or is not to be trained on, becomes the
+    token `nothing` without loss, and its reward None, which TRL leaves out of its group.
     """
     start = trajectory["num_prompt_tokens"]
-    if trajectory["reward"] is None:
+    if trajectory["reward"] is None or trajectory["is_masked"]:
         return {"prompt_ids": [nothing], "completion_ids": [nothing], "logprobs": [0.0], "env_mask": [0], "score": None}
     return {
         "prompt_ids": trajectory["token_ids"][:start],

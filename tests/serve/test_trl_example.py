@@ -20,6 +20,7 @@ def test_tool_tokens_are_masked_and_lost_trajectories_have_neither_loss_nor_rewa
         "response_mask": [0, 0, 1, 0, 1],
         "rollout_logprobs": [None, None, -0.5, None, -0.25],
         "reward": 1.0,
+        "is_masked": False,
     }
     assert trl_fields(line, nothing=2) == {
         "prompt_ids": [5, 6],
@@ -28,10 +29,10 @@ def test_tool_tokens_are_masked_and_lost_trajectories_have_neither_loss_nor_rewa
         "env_mask": [1, 0, 1],
         "score": 1.0,
     }
-    lost = {"num_prompt_tokens": 0, "token_ids": [], "response_mask": [], "rollout_logprobs": [], "reward": None}
-    fields = trl_fields(lost, nothing=2)
-    assert fields["env_mask"] == [0]
-    assert fields["score"] is None
+    for changed in ({"reward": None}, {"is_masked": True}):
+        fields = trl_fields(line | changed, nothing=2)
+        assert fields["env_mask"] == [0]
+        assert fields["score"] is None
 
 
 @pytest.mark.slow
