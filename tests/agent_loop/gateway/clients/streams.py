@@ -46,7 +46,9 @@ def chat_completions() -> str:
         final = events.get_final_completion()
     message = final.choices[0].message
     call = message.tool_calls[0].function
-    return f"{message.content} {call.name}{call.arguments} {final.choices[0].finish_reason} {final.usage.total_tokens}"
+    return (
+        f"{message.content} {call.name}{call.arguments} {final.choices[0].finish_reason} {final.usage.total_tokens > 0}"
+    )
 
 
 def responses() -> str:
@@ -57,7 +59,7 @@ def responses() -> str:
             pass
         final = events.get_final_response()
     call = final.output[-1]
-    return f"{final.output_text} {call.name}{call.arguments} {final.status} {final.usage.total_tokens}"
+    return f"{final.output_text} {call.name}{call.arguments} {final.status} {final.usage.total_tokens > 0}"
 
 
 def completions() -> str:
@@ -67,10 +69,12 @@ def completions() -> str:
 
 def messages() -> str:
     tools = [{"name": "calc", "input_schema": TOOL["parameters"]}]
-    with anthropic.Anthropic().messages.stream(model="policy", max_tokens=64, messages=QUESTION, tools=tools) as events:
+    with anthropic.Anthropic().messages.stream(
+        model="policy", max_tokens=512, messages=QUESTION, tools=tools
+    ) as events:
         final = events.get_final_message()
     text, call = final.content[-2:]
-    return f"{text.text} {call.name}{json.dumps(call.input)} {final.stop_reason} {final.usage.output_tokens}"
+    return f"{text.text} {call.name}{json.dumps(call.input)} {final.stop_reason} {final.usage.output_tokens > 0}"
 
 
 def refusals() -> str:
@@ -80,7 +84,7 @@ def refusals() -> str:
     except openai.BadRequestError as refused:
         field = refused.param
     try:
-        anthropic.Anthropic().messages.create(model="policy", max_tokens=64, messages=QUESTION, tools=tools)
+        anthropic.Anthropic().messages.create(model="policy", max_tokens=512, messages=QUESTION, tools=tools)
     except anthropic.BadRequestError as refused:
         return f"{field} {refused.body['error']['message']}"
 
