@@ -238,20 +238,26 @@ class AgentLoopWorker:
             raise RolloutError(f"{self._role}: cannot build its tools after a restart: {error}") from error
 
     async def _build(self) -> _Parts:
+        async with contextlib.AsyncExitStack() as started:
+            parts = await self._start_parts(started)
+            started.pop_all()
+        # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
+        gc.freeze()
+        return parts
+
+    async def _start_parts(self, started: contextlib.AsyncExitStack) -> _Parts:
+        """Build and start the parts; `started` closes them if a later one cannot start."""
         config = self._config
         threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        started.callback(threads.shutdown, wait=False)
         tools = ToolExecutor(build_tools(config.tools, config.context), timeout_s=config.rollout.tool_timeout_s)
         reward = build_reward(config.reward, config.context)
         scorer = isolated_reward(reward)
         environment = build_environment(config.agent_loop, timeout_s=tools.timeout_s, context=config.context)
-        await tools.start()
-        try:
-            await scorer.start()
-            if environment is not None:
-                await environment.start()
-        except BaseException:
-            await tools.aclose()
-            raise
+        for part in (tools, scorer, environment):
+            if part is not None:
+                await part.start()  # one that cannot start closes itself
+                started.push_async_callback(part.aclose)
         schemas = [schema.as_template_dict() for schema in tools.schemas]
         tokens = await asyncio.to_thread(ChatTokens.of_model, config.model, schemas, config.tokenizer_class)
         if environment is not None:
@@ -272,8 +278,6 @@ class AgentLoopWorker:
                 config.agent_loop.agent, config.rollout, tokens, threads, max_row_tokens=config.max_row_tokens
             )
             await agent.start()
-        # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
-        gc.freeze()
         return _Parts(
             tokens=tokens,
             loop=build_loop(),

@@ -24,6 +24,10 @@ _GRACE_S = 1.0
 """Extra seconds after the deadline for an environment that reports its own time-out, before it is cancelled."""
 
 
+class _NoAnswerError(RolloutError):
+    """A method did not return in time; what it raises itself is another cause."""
+
+
 class EnvironmentThread:
     """Runs one environment; serves many episodes at once."""
 
@@ -69,7 +73,7 @@ class EnvironmentThread:
         call = self._environment.observe(episode, prompt, turns, deadline=allowed)
         try:
             observation = await self._answer(call, allowed.remaining_s(), "observe")
-        except RolloutError:
+        except _NoAnswerError:
             if deadline.expired:
                 return None
             raise
@@ -98,7 +102,7 @@ class EnvironmentThread:
     async def _answer(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
         task = await finished(self._thread.run(call), limit_s + _GRACE_S)
         if task is None:
-            raise RolloutError(f"{self._where}: `{what}` gave no answer in {limit_s:.3g} s")
+            raise _NoAnswerError(f"{self._where}: `{what}` gave no answer in {limit_s:.3g} s")
         return result_of(task, f"{self._where}: `{what}`")
 
     async def _finish(self, what: str, call: Coroutine[Any, Any, None]) -> None:

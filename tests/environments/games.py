@@ -38,6 +38,9 @@ class Odd(Guess):
         if self.config.get("answers") == "away":
             raise ConfigError("the game server is away")
 
+    async def aclose(self) -> None:
+        LOG.append("close")
+
     async def observe(
         self, episode: Episode, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline
     ) -> Observation:
@@ -48,6 +51,9 @@ class Odd(Guess):
                 time.sleep(self.config["block_s"])  # noqa: ASYNC251
             case "refuse":
                 raise DataError("the row has no board")
+            case "waits for its server":
+                await asyncio.sleep(deadline.remaining_s())
+                raise TimeoutError("the game server is away")
             case "no connection":
                 raise ConnectionRefusedError("port 5432")
             case "stop":

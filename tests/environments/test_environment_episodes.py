@@ -233,6 +233,16 @@ async def test_a_deadline_that_passes_while_the_environment_answers_is_a_time_ou
     assert (trajectory.reward, trajectory.failures) == (0.0, ())
 
 
+async def test_a_service_that_is_missing_until_the_deadline_is_no_fault_of_the_policy(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(environment_thread, "_GRACE_S", 1.0)
+    worker = table.worker("Odd", answers="waits for its server", rollout={"trajectory_timeout_s": 0.3})
+    trajectory = await table.play(worker, lambda ids, params: table.said("5")[0])
+    assert (trajectory.termination, trajectory.reward) == (Termination.INFRA_ERROR, None)
+    assert "the game server is away" in trajectory.failures[-1].message
+
+
 async def test_a_turn_that_was_cut_short_is_not_answered(table: Table):
     cut = Completion(token_ids=[5], logprobs=[-0.5], finish_reason=FinishReason.LENGTH, version_spans=((0, 0),))
     trajectory = await table.play(table.worker(), [cut])
@@ -276,7 +286,7 @@ async def test_a_template_that_refuses_a_second_user_message_stops_the_run(table
         "{% if messages | length > 2 %}{{ raise_exception('one question only') }}{% endif %}" + source
     )
     tokenizer.save_pretrained(tmp_path)
-    worker = Table(str(tmp_path), tokenizer).worker()
+    worker = Table(str(tmp_path), tokenizer).worker("Odd")
     with pytest.raises(ConfigError, match="one question only"):
         await worker.start()
-    await worker.aclose()
+    assert LOG == ["close"]  # what had started

@@ -131,7 +131,9 @@ async def _play_turn(config: RunConfig, context: ToolContext, prompt: Prompt, re
         try:
             opening = await environment.begin(episode, prompt)
             deadline = Deadline.after(config.rollout.trajectory_timeout_s)
-            observation = await environment.observe(episode, prompt, (turn,), deadline=deadline)
+            if (observation := await environment.observe(episode, prompt, (turn,), deadline=deadline)) is None:
+                report.warn(f"{where}: no answer before the trajectory's time limit, which ends it")
+                return None
         except UnexplainedError:
             raise
         except (DataError, RolloutError) as error:
@@ -139,7 +141,6 @@ async def _play_turn(config: RunConfig, context: ToolContext, prompt: Prompt, re
             return None
         finally:
             await environment.end(episode)
-    assert observation is not None, "within the deadline"
     opened = "" if opening is None else f"opens with {_shown(opening)}, and "
     after = "ends the episode" if observation.done else "goes on"
     reward = "no reward" if observation.reward is None else f"reward {observation.reward:g}"
