@@ -66,16 +66,9 @@ def test_check_names_a_tool_that_cannot_be_built(tmp_path: Path) -> None:
     assert "`no_such_module` cannot be imported" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ('{"text": "abcd"}', "ok in "),
-        ('{"txt": "abcd"}', "invalid_arguments in "),
-    ],
-)
-def test_call_prints_what_the_policy_would_read(folder: Path, arguments: str, expected: str) -> None:
-    called = tools(folder, "call", "look_up.yaml", arguments)
-    assert called.stdout.startswith(expected)
+def test_call_prints_what_the_policy_would_read(folder: Path) -> None:
+    called = tools(folder, "call", "look_up.yaml", '{"text": "abcd"}')
+    assert called.stdout.startswith("ok in ")
     assert called.returncode == 0
 
 
