@@ -19,6 +19,7 @@ from agentrl.errors import (
     EngineDeadError,
     EngineError,
     RolloutError,
+    ToolChangedError,
     ToolError,
 )
 from agentrl.judge.stats import note_judge_wait
@@ -81,6 +82,13 @@ class AwayTool(FailingTool):
 
     async def start(self) -> None:
         raise ToolError("the judge does not answer")
+
+
+class ChangedTool(FailingTool):
+    """Has changed since the run was started."""
+
+    async def start(self) -> None:
+        raise ToolChangedError("its tool `add` is gone")
 
 
 @pytest.fixture(autouse=True)
@@ -296,6 +304,12 @@ async def test_a_worker_started_again_whose_tool_cannot_start_now_gives_the_traj
     summary, _ = await worker.run(REQUEST, ScriptedEngine([]))
     assert {failure.failure_class for failure in summary.failures} == {FailureClass.WORKER}
     assert "the judge does not answer" in summary.failures[0].message
+
+
+async def test_tools_that_changed_before_a_worker_was_restarted_stop_the_run(model_path: str, tmp_path: Path):
+    worker = make_worker(model_path, tmp_path, tools=(ToolConfig(class_name=f"{__name__}.ChangedTool"),))
+    with pytest.raises(ToolChangedError, match="is gone"):
+        await worker.run(REQUEST, ScriptedEngine([]))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import ROOT, read_block
+
 POLICY = Path(__file__).resolve().parents[2] / "examples" / "arithmetic" / "policy"
 
 
@@ -93,3 +95,16 @@ def test_arguments_that_the_schema_refuses_end_with_the_reason_and_a_status_that
     assert refused.returncode == 2
     assert "look_up: invalid arguments: " in refused.stderr
     assert refused.stdout == ""
+
+
+@pytest.mark.slow
+def test_the_server_that_the_page_about_mcp_shows_is_checked_and_called(tmp_path: Path) -> None:
+    for name in ("library.py", "tools.yaml"):
+        (tmp_path / name).write_text(read_block(ROOT / "docs" / "mcp.md", name))
+    shown = tools(tmp_path, "check", "tools.yaml", "--model", str(POLICY)).stdout
+    assert '"name": "find_book"' in shown.partition("<|im_start|>system")[2]
+    called = tools(tmp_path, "call", "tools.yaml", '{"title": "Emma"}')
+    assert called.stdout.splitlines()[1:] == ["Emma appeared in 1815."]
+    refused = tools(tmp_path, "call", "tools.yaml", '{"author": "Austen"}')
+    assert refused.returncode == 2
+    assert "find_book: invalid arguments: 'title' is a required property" in refused.stderr

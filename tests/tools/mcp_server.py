@@ -1,6 +1,7 @@
 """An MCP server for tests: `python mcp_server.py`, or with a port for HTTP.
 
-Its environment says how it differs: `CHANGED` names a file whose existence changes the parameters of `add`.
+Its environment says how it differs: `CHANGED` names a file whose existence changes the parameters of `add`; with `STUBBORN` it
+ignores SIGTERM and the end of its input; over HTTP it asks for the bearer token `TOKEN`.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import uvicorn
 from mcp.server import MCPServer
 from mcp_types import ImageContent, TextContent, ToolAnnotations
 
@@ -90,11 +93,23 @@ def fork() -> str:
     return str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
 
 
+def guarded(app: Any) -> Any:
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        wanted = f"Bearer {os.environ['TOKEN']}".encode()
+        if scope["type"] == "http" and (b"authorization", wanted) not in scope["headers"]:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"no"})
+        else:
+            await app(scope, receive, send)
+
+    return checked
+
+
 if __name__ == "__main__":
     if "STUBBORN" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if len(sys.argv) > 1:
-        server.run("streamable-http", port=int(sys.argv[1]))
+        uvicorn.run(guarded(server.streamable_http_app()), port=int(sys.argv[1]), log_level="warning")
     else:
         server.run("stdio")
         if "STUBBORN" in os.environ:

@@ -22,11 +22,13 @@ from agentrl.types import Deadline
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_CALL_SHARE = 0.9
-"""Share of a call's time after which the server is asked whether it answers at all."""
-_MAX_PING_S = 2.0
-_LATE_S = 0.5
-"""Time for that answer after the deadline; the executor waits for longer."""
+_WATCH_AFTER = 0.75
+"""Share of a call's time after which the server must give a sign of life."""
+_SIGN_OF_LIFE_SHARE = 0.2
+"""Share of a call's time that it has for that, within these bounds in seconds:"""
+_SIGN_OF_LIFE_S = (5.0, 10.0)
+_TURN_S = 0.1
+"""Time for which a repeated call has the second server for itself."""
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 10.0
 _MAX_STARTS = 4
@@ -79,7 +81,7 @@ class McpServers(ABC):
         """Call a tool.
 
         Raises:
-            RolloutError: the server cannot be reached or died, or another call made it hang.
+            RolloutError: the server cannot be reached, died or hung, and the call is not to blame.
             ToolChangedError: a restarted server has other tools.
             CallTimeoutError, CallHungError, CallRefusedError: the policy's call is to blame.
         """
@@ -115,24 +117,40 @@ class McpServers(ABC):
             return connection
 
     async def ask(self, connection: McpConnection, call: McpCall, deadline: Deadline) -> CallToolResult:
-        """Make a call on a connection; one without an answer ends the server if that does not answer at all.
+        """Make a call on a connection; a server that gives no sign of life late in a call's time is ended.
 
         Raises:
-            ServerLostError: the server died.
-            RolloutError: the server hung before this call had its time.
+            ServerLostError: the server died, or was ended for an older call.
             CallTimeoutError, CallHungError, CallRefusedError: the policy's call is to blame.
         """
         remaining_s = deadline.remaining_s()
+        watches: list[asyncio.Task[bool]] = []
+
+        def watch() -> None:
+            watches.append(self.in_background(self._ends_hung(connection, remaining_s)))
+
+        timer = asyncio.get_running_loop().call_later(remaining_s * _WATCH_AFTER, watch)
         try:
-            return await connection.call(call.tool, call.arguments, timeout_s=remaining_s * _CALL_SHARE)
-        except CallTimeoutError as error:
-            if await connection.answers(timeout_s=min(_MAX_PING_S, deadline.remaining_s() + _LATE_S)):
-                raise
-            if not connection.is_open:
-                raise RolloutError(f"{self.server.label}: it hung, and was ended") from error
-            # Time limits are equal, so that the oldest call of a hung server, which it works on, is the first to get here.
-            self.discard(connection)
-            raise CallHungError from error
+            result = await connection.call(call.tool, call.arguments, timeout_s=remaining_s)
+        except (CallTimeoutError, ServerLostError) as error:
+            # Time limits are equal, so that the first call to end its server is the oldest, which the server works on.
+            if watches and watches[0].done() and watches[0].result():
+                raise CallHungError from error
+            raise
+        finally:
+            timer.cancel()
+        for task in watches:
+            task.cancel()
+        return result
+
+    async def _ends_hung(self, connection: McpConnection, call_s: float) -> bool:
+        """Ask for a sign of life; end the server if there is none, and return whether this did so."""
+        least_s, most_s = _SIGN_OF_LIFE_S
+        answers = await connection.answers(timeout_s=min(most_s, max(least_s, call_s * _SIGN_OF_LIFE_SHARE)))
+        if answers or not connection.is_open:
+            return False
+        self.discard(connection)
+        return True
 
     def discard(self, connection: McpConnection) -> None:
         """End a server in the background."""
@@ -190,8 +208,8 @@ class _Lane:
 class SharedServer(McpServers):
     """One server for all trajectories of a worker.
 
-    When it dies, the calls in flight whose tools are idempotent are repeated, one at a time and on a second server: so a call
-    that kills servers kills no other call for a second time.
+    When it dies, the calls in flight whose tools are idempotent are repeated on a second server, one after another: so a call
+    that kills servers kills no other call for a second time. A slow one shares the server with the next.
     """
 
     def __init__(self, server: McpServerConfig, folder: Path) -> None:
@@ -210,20 +228,31 @@ class SharedServer(McpServers):
         except ServerLostError as error:
             if not call.is_idempotent:
                 raise self._lost(call, error) from error
+        try:
+            return await self._repeat(call, deadline)
+        except (ServerLostError, CallTimeoutError, CallHungError) as error:  # a repeated call has less time
+            raise self._lost(call, error) from error
+
+    async def _repeat(self, call: McpCall, deadline: Deadline) -> CallToolResult:
         await within(deadline, self._second_turn.acquire(), self.server)
         try:
             connection = await within(deadline, self._second_lane.connection(), self.server)
-            return await self.ask(connection, call, deadline)
-        except ServerLostError as error:
-            raise self._lost(call, error) from error
+            asking = asyncio.create_task(self.ask(connection, call, deadline))
+            try:
+                await asyncio.wait([asking], timeout=_TURN_S)
+            except asyncio.CancelledError:
+                asking.cancel()
+                raise
         finally:
             self._second_turn.release()
+        return await asking
 
     async def end_episode(self, episode: Episode) -> None:
         """Do nothing: no trajectory has a server of its own."""
 
-    def _lost(self, call: McpCall, error: ServerLostError) -> RolloutError:
-        return RolloutError(f"{self.server.label}: it was lost during a call of `{call.tool}`: {error}")
+    def _lost(self, call: McpCall, error: Exception) -> RolloutError:
+        cause = str(error) or "no answer in time to the repeated call"
+        return RolloutError(f"{self.server.label}: it was lost during a call of `{call.tool}`: {cause}")
 
     async def _close(self) -> None:
         await self._lane.aclose()
