@@ -102,8 +102,8 @@ async def measure(keys: str, *, num_calls: int, num_concurrent: int) -> tuple[fl
         servers = [p for p in psutil.Process().children() if "benchmarks.rollout.mcp_calls" in p.cmdline()]
         before = time.process_time(), _cpu_s(servers)
         await asyncio.gather(*map(call, range(num_calls)))
-        here, there = time.process_time() - before[0], _cpu_s(servers) - before[1]
-    return 1000 * here / num_calls, 1000 * there / num_calls
+        in_worker, in_server = time.process_time() - before[0], _cpu_s(servers) - before[1]
+    return 1000 * in_worker / num_calls, 1000 * in_server / num_calls
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
@@ -126,8 +126,8 @@ def main() -> int:
                 uvloop.run(measure(keys, num_calls=words.calls, num_concurrent=words.concurrent))
                 for _ in range(words.rounds)
             ]
-        here, there = (statistics.median(side) for side in zip(*rounds, strict=True))
-        rows.append({"transport": transport, "worker ms": here, "server ms": there})
+        in_worker, in_server = (statistics.median(side) for side in zip(*rounds, strict=True))
+        rows.append({"transport": transport, "worker ms": in_worker, "server ms": in_server})
     report.print_table(f"CPU time of a call, {words.concurrent} at once", rows)
     report.write_json(words.json, {"medians": rows})
     return 0
