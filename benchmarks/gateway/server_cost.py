@@ -139,7 +139,8 @@ async def _episode(http: aiohttp.ClientSession, task: dict[str, Any], pause_s: f
 
 async def measure(count: int) -> report.Row:
     """Return the figures of so many sessions at once."""
-    engine, player, process = PacedEngine(), RemoteAgents(), psutil.Process()
+    engine: Any = PacedEngine()
+    player, process = RemoteAgents(), psutil.Process()
     rollout = RolloutSection(max_turns=_NUM_CALLS, trajectory_timeout_s=600)
     tokens = ChatTokens.of_model(ModelSection(path=_MODEL), [])
     episodes = AgentEpisodes(

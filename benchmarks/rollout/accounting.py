@@ -101,6 +101,8 @@ def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, 
     if calls != [turn.calls for turn in turns]:
         faults.append("the calls are not those in the text")
     for span, turn in zip(observed, trajectory.turns, strict=False):
+        if not turn.results:  # an agent answered as the user
+            continue
         texts = [tokens.cut(result.text, len(ids))[0] for result in turn.results]
         messages: list[Message] = [{"role": "tool", "content": text} for text in texts]
         expected = tokens.observation(messages, names=[call.name for call in turn.calls])

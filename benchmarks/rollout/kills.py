@@ -32,6 +32,7 @@ from benchmarks.judge import report
 from benchmarks.rollout.accounting import faults_of_run, num_infra_errors
 from benchmarks.training.topologies import STANDARD_ERRORS, Learnt, learnt_in, places
 
+AGENT_MODULE = "benchmarks.gateway.program_agent"
 _CONFIG = "configs/demo_ppo.yaml"
 _NUM_STEPS = 10
 _START_S = 15.0
@@ -56,6 +57,8 @@ class Victim(StrEnum):
     ACTOR = "actor"
     CRITIC = "critic"
     REWARD_MODEL = "reward model"
+    AGENT = "agent"
+    """Program that plays an episode; only in runs with one."""
 
     @property
     def overrides(self) -> list[str]:
@@ -81,6 +84,11 @@ class Victim(StrEnum):
                 return "critic" in plays
             case Victim.REWARD_MODEL:
                 return "reward" in plays
+            case Victim.AGENT:
+                return AGENT_MODULE in words
+
+
+_OF_DEMO = tuple(victim for victim in Victim if victim is not Victim.AGENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +251,7 @@ def accuracy_faults(learnt: Learnt, undisturbed: Learnt) -> list[str]:
     return [f"accuracy {learnt.last:.3f}, and {undisturbed.last:.3f} where nobody died, with a bar of {bar:.3f}"]
 
 
-def soak(num_runs: int, *, seed: int, victims: Sequence[Victim] = tuple(Victim)) -> list[report.Row]:
+def soak(num_runs: int, *, seed: int, victims: Sequence[Victim] = _OF_DEMO) -> list[report.Row]:
     """Play so many runs with one kill each, each of `victims` as often as the others, and return a row for each.
 
     Raises:
@@ -306,7 +314,7 @@ def main() -> int:
     parser = report.arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--victims", type=Victim, nargs="+", choices=list(Victim), default=list(Victim))
+    parser.add_argument("--victims", type=Victim, nargs="+", choices=_OF_DEMO, default=_OF_DEMO)
     options: argparse.Namespace = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended too
     report.print_machine()

@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,13 @@ def test_scores_match_transformers(policy: ModelSection, context: Parallel, clas
     model = start(policy, context, section, max_tokens)
     assert model.score(TRAJECTORIES) == pytest.approx(expected, abs=1e-4)
     assert max(expected) - min(expected) > 0.01
+
+
+def test_of_several_rows_the_last_is_scored(policy: ModelSection, context: Parallel, classifier: Path):
+    first, second = TRAJECTORIES[:2]
+    both = replace(first, token_ids=[*first.token_ids, *second.token_ids], row_starts=(len(first.token_ids),))
+    model = start(policy, context, RewardModelSection(path=str(classifier)))
+    assert model.score([both]) == pytest.approx(model.score([second]), abs=1e-6)
 
 
 def test_sigmoid_scores_are_probabilities(policy: ModelSection, context: Parallel, classifier: Path):

@@ -24,6 +24,7 @@ TRAJECTORY = Trajectory(
     response_mask=[0, 0, 1, 0, 1],
     rollout_logprobs=[NAN, NAN, -0.30000001192092896, NAN, -1e-9],
     version_spans=((2, 0), (4, 1)),
+    row_starts=(3,),
     turns=(
         Turn(
             text="let me compute",

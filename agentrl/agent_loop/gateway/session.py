@@ -249,7 +249,7 @@ class Session:
                 raise SealedError(f"the episode failed: {error}") from error
             self._laps.end("tokenise_s")
             if completion.finish_reason is FinishReason.ABORT:
-                self.seal(Termination.TIMEOUT)
+                self.seal()
                 raise SealedError("the policy's time is over")
             self._replies[digest] = reply
             if len(self._replies) > _MAX_REPLIES_KEPT:
@@ -302,9 +302,11 @@ class Session:
             self._laps.end("generate_s")
             await self._abort(request_id, generation)
             raise
-        self._end = Termination.ANSWERED
-        if completion.finish_reason is FinishReason.LENGTH and params.max_tokens == room:
-            self._end = Termination.MAX_RESPONSE_TOKENS
+        if completion.finish_reason is FinishReason.ABORT:
+            self._end = Termination.TIMEOUT
+        elif self.state is not SessionState.SEALED:
+            is_full = completion.finish_reason is FinishReason.LENGTH and params.max_tokens == room
+            self._end = Termination.MAX_RESPONSE_TOKENS if is_full else Termination.ANSWERED
         return completion
 
     async def _abort(self, request_id: str, generation: asyncio.Task[Completion]) -> None:

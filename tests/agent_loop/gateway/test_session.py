@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import DataError, EngineDeadError, EngineError, UnexplainedError
-from agentrl.types import Termination
+from agentrl.types import Completion, Deadline, FinishReason, Termination
 from tests.agent_loop.gateway.gateway_stage import TOOL, USER, Calls, GatewayStage, rows_of
 from tests.fakes import ScriptedEngine
 
@@ -341,6 +341,29 @@ async def test_the_deadline_seals_and_keeps_whole_answers(stage: GatewayStage):
     trajectory = await stage.play(play, ScriptedEngine([stage.ids("42")]), trajectory_timeout_s=0.3)
     assert trajectory.termination is Termination.TIMEOUT
     assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize("turn_timeout_s", [0.3, 60.0], ids=["of the turn", "of the episode"])
+async def test_a_turn_that_a_deadline_cuts_is_kept_and_ends_the_episode_unfinished(
+    stage: GatewayStage, turn_timeout_s: float
+):
+    class SlowEngine(ScriptedEngine):
+        async def generate(self, *arguments: Any, deadline: Deadline, **options: Any) -> Completion:
+            if not self.calls:
+                return await super().generate(*arguments, deadline=deadline, **options)
+            await asyncio.sleep(deadline.remaining_s())
+            self.num_generated_tokens += 2
+            return self._completion(stage.ids("It")[:2], FinishReason.ABORT)
+
+    async def play(calls: Calls) -> None:
+        first = await calls.chat([USER])
+        await calls.post("/v1/chat/completions", {"messages": [USER, first, {"role": "user", "content": "Sure?"}]})
+
+    engine = SlowEngine([stage.ids("Is it 41?")])
+    trajectory = await stage.play(play, engine, trajectory_timeout_s=0.6, turn_timeout_s=turn_timeout_s)
+    assert trajectory.termination is Termination.TIMEOUT
+    assert [turn.text for turn in trajectory.turns] == ["Is it 41?", "It"]
+    assert_exact(stage, trajectory, engine)
 
 
 async def test_an_engine_failure_is_raised_whatever_the_agent_does_with_the_refusal(stage: GatewayStage):
