@@ -68,7 +68,8 @@ async def test_sdks_and_frameworks_read_the_streams_and_their_dialogues_do_not_f
         max_row_tokens=8000,
         trajectory_timeout_s=120,
     )
-    read = dict(line.split(": ", 1) for line in printed.splitlines() if line.split(": ")[0] in expected)
+    lines = (line.partition(": ") for line in printed.splitlines())
+    read = {name: answer for name, _, answer in lines if name in expected}
     assert read == expected
     turns = [sum(b > a for a, b in pairwise([0, *mask])) for _, mask in rows_of(trajectory)]
     assert turns == [1] * len(READ) + [2] * len(PLAYED)
