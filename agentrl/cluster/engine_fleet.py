@@ -156,13 +156,19 @@ class EngineFleet:
         A dead engine does not hold up the others: it asks for the weights when it has restarted (`came_late`).
 
         Raises:
-            EngineError: an engine that worked before refuses the weights.
+            EngineError: an engine that worked before refuses the weights. The others then have them, unless it was a stream.
         """
         self._loads_weights = True
         # A stream waits for every engine that it was published for, also for one that is suspected by now.
         is_stream = source.transport.is_stream
         takers = [e for e in self._engines if source.is_for(e.name) and (is_stream or e.state.takes_weights)]
-        await all_of(self._load(engine, source) for engine in takers)
+        loads = [self._load(engine, source) for engine in takers]
+        if is_stream:  # which does not go on without an engine that refused it
+            await all_of(loads)
+        else:  # an engine that is cancelled in the middle of a load may have to be replaced
+            for result in await asyncio.gather(*loads, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
         self._awake.set()
 
     async def abort_requests_of(self, caller: str) -> None:

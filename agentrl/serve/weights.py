@@ -30,12 +30,16 @@ class PolicyWeights:
             with contextlib.suppress(ConfigError):  # weights in another format, of which engines keep their own
                 self._source = folder_source(Path(config.model.path), version=0)
         self.version = 0
+        """Version of the last load that every engine confirmed."""
+        self._last_number = 0
+        self._loading: set[asyncio.Task[int]] = set()
 
     async def load(self, path: str) -> int:
-        """Load a Hugging Face folder into every engine as the next version, and return that.
+        """Load a Hugging Face folder into every engine as the next version, and return that; a load goes on if cancelled.
 
         Raises:
-            BadRequestError: the folder cannot be read or holds another model; no weight has changed.
+            BadRequestError: the folder cannot be read, or an engine refuses it. Others may have loaded it, so that number
+                is not used for other weights.
         """
         if not self._takes_weights:
             raise BadRequestError(
@@ -44,11 +48,19 @@ class PolicyWeights:
         folder = Path(path)
         if not folder.is_absolute():
             raise BadRequestError(f"`path` is {path!r}, and must be absolute: the service has another working folder")
+        loading = asyncio.create_task(self._load(folder))
+        self._loading.add(loading)
+        loading.add_done_callback(self._loading.discard)
+        return await asyncio.shield(loading)
+
+    async def _load(self, folder: Path) -> int:
         async with self._lock:
             try:
-                source = await asyncio.to_thread(folder_source, folder, version=self.version + 1)
+                source = await asyncio.to_thread(folder_source, folder, version=self._last_number + 1)
+                self._last_number = source.version
                 await self._engines.load(source)
             except (ConfigError, EngineError) as error:
+                logger.warning("weights: not loaded: %s", error)  # the client may have left
                 raise BadRequestError(str(error)) from error
             self._source, self.version = source, source.version
         logger.info("weights: version %d from %s", self.version, folder)

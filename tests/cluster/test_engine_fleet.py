@@ -138,6 +138,17 @@ def test_an_engine_that_lives_and_refuses_the_weights_ends_the_run():
     played(story)
 
 
+def test_an_engine_that_refuses_the_weights_does_not_interrupt_the_others():
+    async def story(world: World) -> None:
+        world.now(1).refuses_weights = True
+        world.now(0).load_s = 50
+        with pytest.raises(EngineError, match="not the model's weights"):
+            await world.push(4)
+        assert world.now(0).loaded[-1] == ("w4", 4)
+
+    played(story)
+
+
 def test_an_engine_that_does_not_start_is_tried_again_later_each_time():
     async def story(world: World) -> None:
         tries: list[float] = []

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from agentrl.config.schema.run import ModelSection, RunConfig
-from agentrl.errors import EngineError
+from agentrl.errors import AgentRLError, EngineError
 from agentrl.models.weight_files import ModelFolder
+from agentrl.serve.requests import BadRequestError
 from agentrl.serve.weights import PolicyWeights
 from agentrl.weight_sync.base import WeightSource
 from agentrl.weight_sync.receiver import WeightReceiver
@@ -25,8 +26,16 @@ class RecordedFleet:
     def __init__(self) -> None:
         self.came_late = asyncio.Event()
         self.loaded: list[WeightSource] = []
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.error: AgentRLError | None = None
 
     async def load(self, source: WeightSource) -> None:
+        self.began.set()
+        await self.may_end.wait()
+        if self.error:
+            raise self.error
         self.loaded.append(source)
 
 
@@ -67,6 +76,32 @@ async def test_an_engine_that_restarts_never_gets_other_weights_under_an_old_ver
     await weights.load(str(folder))
     await late(fleet, weights)
     assert [source.version for source in fleet.loaded] == [1, 2, 2]
+
+
+async def test_a_client_that_leaves_does_not_interrupt_a_load(folder: Path):
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    fleet.may_end.clear()
+    request = asyncio.create_task(weights.load(str(folder)))
+    await fleet.began.wait()
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    assert request.cancelled()
+    fleet.may_end.set()
+    assert await weights.load(str(folder)) == 2
+    assert [source.version for source in fleet.loaded] == [1, 2]
+
+
+async def test_a_version_that_an_engine_refused_is_not_given_to_other_weights(folder: Path):
+    """Another engine may sample with it already."""
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    fleet.error = EngineError("engine 1: these are not the model's weights")
+    with pytest.raises(BadRequestError, match="engine 1"):
+        await weights.load(str(folder))
+    assert weights.version == 0
+    fleet.error = None
+    assert await weights.load(str(folder)) == 2
 
 
 def test_a_receiver_reads_the_folders_tensors(folder: Path):
