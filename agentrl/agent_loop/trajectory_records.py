@@ -22,6 +22,8 @@ class TrajectoryRequest:
     step: int
     prompt: Prompt
     sample_index: int
+    num_prompt_tokens: int = 0
+    """Tokens that are reserved for the prompt."""
     held_out: bool = False
     """True for validation, whose sampling may differ."""
     sampling: ValidationSection | None = None

@@ -60,7 +60,7 @@ class ServiceApp:
         received_at = time.monotonic()
         wanted = self._reader.read(read_body(await request.read(), RolloutBody))
         with self._rollouts.reserved(wanted) as opened:
-            await self._rollouts.check(wanted)
+            prompt_tokens = await self._rollouts.measure(wanted)
             response = web.StreamResponse(headers={"Content-Type": _NDJSON})
             await response.prepare(request)
 
@@ -70,7 +70,7 @@ class ServiceApp:
                 await response.write(line)
 
             try:
-                await self._rollouts.roll_out(opened, send)
+                await self._rollouts.roll_out(opened, prompt_tokens, send)
                 await send(_line(opened.summary()))
             except AgentRLError as error:
                 logger.error("request %d: ended after %d trajectories: %s", opened.number, len(opened.sent), error)
@@ -157,6 +157,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _json({"error": str(error), "rows": rows}, status=HTTPStatus.BAD_REQUEST)
     except ConfigError as error:
         return _error(HTTPStatus.BAD_REQUEST, str(error))
+    except AgentRLError as error:
+        logger.error("%s %s: %s", request.method, request.path, error)
+        return _error(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     except web.HTTPException as error:
         return _error(error.status, f"{request.method} {request.path}: {error.reason}")
 

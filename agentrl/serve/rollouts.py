@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -88,16 +88,15 @@ class RolloutService:
             self.num_requests -= 1
             self.num_open -= opened.num_left
 
-    async def check(self, request: RolloutRequest) -> None:
-        """Measure the prompts of a request.
+    async def measure(self, request: RolloutRequest) -> dict[str, int]:
+        """Return the tokens to reserve for each prompt of a request, keyed by prompt id.
 
         Raises:
             BadRequestError: a prompt is too long.
             ConfigError: the chat template cannot render one, or no engine has memory for it.
         """
-        overlong = await self._rollouts.add_prompts(request.prompts)
+        prompt_tokens, overlong = await self._rollouts.measure(request.prompts)
         if overlong:
-            self._rollouts.forget_prompts(request.prompts)
             raise BadRequestError.of_rows(
                 {
                     index: f"prompts[{index}]: {overlong[prompt.prompt_id]} tokens with tools and system text, and "
@@ -106,9 +105,12 @@ class RolloutService:
                     if prompt.prompt_id in overlong
                 }
             )
+        return prompt_tokens
 
-    async def roll_out(self, opened: "OpenRequest", send: Send) -> None:
+    async def roll_out(self, opened: "OpenRequest", prompt_tokens: Mapping[str, int], send: Send) -> None:
         """Send each trajectory as a line when it has ended; cancelling this ends the others.
+
+        `prompt_tokens` is what `measure` returned.
 
         Raises:
             AgentRLError: nothing can be rolled out any more; `until_failed` raises it too.
@@ -122,6 +124,7 @@ class RolloutService:
                     samples_per_prompt=request.samples_per_prompt,
                     sampling=request.sampling,
                     seed=request.seed,
+                    prompt_tokens=prompt_tokens,
                     on_finished=ended.put_nowait,
                     tasks=tasks,
                 )
@@ -134,8 +137,6 @@ class RolloutService:
             if not (isinstance(error, ResultLostError) or self._failure.done()):
                 self._failure.set_exception(error)
             raise
-        finally:
-            self._rollouts.forget_prompts(request.prompts)
 
     def _note_sent(self, opened: "OpenRequest", summary: TrajectorySummary) -> None:
         opened.sent.append(summary)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, WorkerError
 from agentrl.trajectories.codec import decode_trajectory
-from agentrl.types import Termination, Trajectory
+from agentrl.types import Prompt, Termination, Trajectory
 from tests.serve.service import PlayedWorker, lost, played, served
 
 POLICY = str(Path("examples/arithmetic/policy").absolute())
@@ -87,6 +87,24 @@ async def test_a_full_service_answers_429_and_says_when_to_try_again():
             assert 1 <= int(reply.headers["Retry-After"]) <= 60
         await open_request
         assert len(await service.roll_out("b", samples_per_prompt=2)) == 3
+
+
+async def test_requests_with_the_same_ids_reserve_what_each_needs():
+    async with served(PlayedWorker(delay_s=lambda request: 0.05)) as service:
+        await asyncio.gather(service.roll_out("a" * 50), service.roll_out("a" * 7))
+    assert sorted(request.num_prompt_tokens for request in service.worker.asked) == [7, 50]
+
+
+async def test_an_error_of_the_service_is_a_503_that_says_so():
+    class Gone(PlayedWorker):
+        async def prompt_lengths(self, prompts: list[Prompt]) -> dict[str, int]:
+            raise WorkerError("agent loop: all 1 workers died")
+
+    async with served(Gone()) as service:
+        async with service.client.post("/v1/rollouts", json={"prompts": [{"prompt": "a"}]}) as reply:
+            assert reply.status == 503
+            assert await reply.json() == {"error": "agent loop: all 1 workers died"}
+        assert service.rollouts.num_open == 0
 
 
 async def test_a_request_that_never_fits_is_refused():

@@ -183,9 +183,11 @@ class Admission:
         """Record how long a trajectory waited for the judge; call it before `leave`."""
         self._pressure.learn(summary, number=place.number, num_running=self.num_running, num_started=self._num_started)
 
-    def learn(self, place: Place, prompt_id: str, *, num_response_tokens: int, duration_s: float) -> None:
+    def learn(
+        self, place: Place, prompt_id: str, *, step: int = 0, num_response_tokens: int, duration_s: float
+    ) -> None:
         """Record length and duration of a trajectory that ended normally; call it before `leave`."""
-        self._line.learn(prompt_id, duration_s)
+        self._line.learn((step, prompt_id), duration_s)
         if self._may_expect:
             self._forecast.learn(num_response_tokens, duration_s)
 

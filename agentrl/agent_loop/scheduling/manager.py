@@ -138,6 +138,7 @@ class AgentLoopManager:
         held_out: bool = False,
         sampling: ValidationSection | None = None,
         seed: int | None = None,
+        prompt_tokens: Mapping[str, int] | None = None,
         finished: Mapping[str, Sequence[TrajectoryRef]] | None = None,
         on_finished: Callable[[TrajectoryRef], None],
         tasks: asyncio.TaskGroup,
@@ -146,12 +147,12 @@ class AgentLoopManager:
 
         With `extra_samples`, that many more trajectories per prompt are started, and a group is complete as soon as
         `samples_per_prompt` have a reward. Trajectories in `finished`, keyed by prompt id, join their group as they are.
-        `sampling` and `seed` replace the run's.
+        `sampling` and `seed` replace the run's, `prompt_tokens` (`measure`) the lengths of `check_prompts`.
 
         Returns:
             One task per prompt, which returns its group; cancelling it ends its trajectories.
         """
-        finished = finished or {}
+        finished, lengths = finished or {}, self._prompt_tokens if prompt_tokens is None else prompt_tokens
         existing = {(name, ref.summary.sample_index) for name, refs in finished.items() for ref in refs}
         samples: list[list[asyncio.Task[TrajectoryRef]]] = [[] for _ in prompts]
         for sample, (index, prompt) in itertools.product(range(samples_per_prompt + extra_samples), enumerate(prompts)):
@@ -160,6 +161,7 @@ class AgentLoopManager:
                     step=step,
                     prompt=prompt,
                     sample_index=sample,
+                    num_prompt_tokens=lengths.get(prompt.prompt_id, self._max_prompt_tokens),
                     held_out=held_out,
                     sampling=sampling,
                     seed=None if seed is None else f"{seed}/{prompt.prompt_id}-{sample}",
@@ -172,22 +174,28 @@ class AgentLoopManager:
         ]
 
     async def check_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Count the tokens of every prompt before the first rollout, and forget those of other prompts; see `add_prompts`."""
-        self._prompt_tokens.clear()
-        return await self.add_prompts(prompts)
+        """Measure the prompts of the next rollouts, and return those that are too long; see `measure`."""
+        self._prompt_tokens, overlong = await self.measure(prompts)
+        return overlong
 
-    async def add_prompts(self, prompts: Sequence[Prompt]) -> dict[str, int]:
-        """Count the tokens of further prompts; the workers share the tokenising.
+    async def measure(self, prompts: Sequence[Prompt]) -> tuple[dict[str, int], dict[str, int]]:
+        """Count the tokens of prompts; the workers share the tokenising.
 
         Returns:
-            Lengths of the prompts above `data.max_prompt_tokens`, keyed by prompt id; they cannot be rolled out.
+            Tokens to reserve for each prompt, and the lengths of those above `data.max_prompt_tokens`, which cannot be
+            rolled out; both keyed by prompt id.
 
         Raises:
             ConfigError: no engine has the KV memory for a trajectory of one of the other prompts.
+            WorkerDiedError, WorkerError: see `LoopWorkers.ask`.
         """
-        workers = self._workers.all
-        shares = [worker.prompt_lengths(list(prompts[n :: len(workers)])) for n, worker in enumerate(workers)]
-        lengths = {name: length for share in await all_of(shares) for name, length in share.items()}
+
+        async def measured(share: list[Prompt]) -> dict[str, int]:
+            return await self._workers.ask(lambda worker, _: worker.prompt_lengths(share))
+
+        count = len(self._workers.living) or 1
+        shares = await all_of(measured(list(prompts[n::count])) for n in range(count))
+        lengths = {name: length for share in shares for name, length in share.items()}
         overlong = {name: length for name, length in lengths.items() if length > self._max_prompt_tokens}
         fitting = {
             name: self._max_prompt_tokens if self._has_agent else length
@@ -195,13 +203,7 @@ class AgentLoopManager:
             if name not in overlong
         }
         self._admission.refuse_too_long(max(fitting.values(), default=0))
-        self._prompt_tokens |= fitting
-        return overlong
-
-    def forget_prompts(self, prompts: Sequence[Prompt]) -> None:
-        """Forget the lengths of prompts that will not be rolled out any more."""
-        for prompt in prompts:
-            self._prompt_tokens.pop(prompt.prompt_id, None)
+        return fitting, overlong
 
     async def record(self, groups: Sequence[Group], prompts: Sequence[Prompt], *, step: int, validation: bool) -> None:
         """Let a worker write every trajectory of `groups` to disk; the data does not pass through the driver.
@@ -307,9 +309,9 @@ class AgentLoopManager:
         Raises:
             EngineDeadError: the engine failed; it is closed until it has recovered.
         """
-        prompt_id, num_failures = request.prompt.prompt_id, len(failures)
-        num_prompt_tokens = self._prompt_tokens.get(prompt_id, self._max_prompt_tokens)
-        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=request.step)
+        prompt_id, step, num_failures = request.prompt.prompt_id, request.step, len(failures)
+        num_prompt_tokens = request.num_prompt_tokens
+        place = await self._admission.enter(prompt_id, num_prompt_tokens=num_prompt_tokens, step=step)
         engine, started_at = self._engines[place.engine], clock.now()
         try:
             trajectory = await self._run(request, failures, engine.of_copy(place.copy) if place.copy else engine)
@@ -319,8 +321,9 @@ class AgentLoopManager:
             ended_at = clock.now()
             # After a failure here, most of the time may belong to failed attempts.
             if len(trajectory.summary.failures) == num_failures:
+                duration_s = ended_at - started_at
                 self._admission.learn(
-                    place, prompt_id, num_response_tokens=num_response_tokens, duration_s=ended_at - started_at
+                    place, prompt_id, step=step, num_response_tokens=num_response_tokens, duration_s=duration_s
                 )
             self._admission.learn_judge_wait(place, trajectory.summary)
         except EngineDeadError as error:

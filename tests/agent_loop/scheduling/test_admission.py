@@ -178,12 +178,25 @@ async def test_who_is_needed_for_an_earlier_step_starts_first_however_short():
     earlier = [asyncio.create_task(admission.enter("known", num_prompt_tokens=10, step=1)) for _ in range(2)]
     await asyncio.sleep(0)
     place = running["x"].result()
-    admission.learn(place, "known", num_response_tokens=5, duration_s=1.0)
+    admission.learn(place, "known", step=1, num_response_tokens=5, duration_s=1.0)
     for task in (*earlier, later):
         assert not task.done()
         admission.leave(place)
         await asyncio.sleep(0)
         place = task.result()
+
+
+async def test_an_earlier_step_goes_first_in_the_same_prompt_too():
+    """Requests of a service use the same ids, such as 0."""
+    admission = make_admission(110)
+    running = await enter_all(admission, ["x"])
+    later, earlier = (asyncio.create_task(admission.enter("0", num_prompt_tokens=10, step=step)) for step in (2, 1))
+    await asyncio.sleep(0)
+    admission.leave(running["x"].result())
+    await asyncio.sleep(0)
+    assert earlier.done()
+    assert not later.done()
+    later.cancel()
 
 
 async def test_one_that_gives_up_waiting_is_skipped_and_loses_no_place():

@@ -215,6 +215,22 @@ async def test_a_dead_worker_costs_no_trajectory_while_another_lives():
     assert dead.begun
 
 
+async def test_a_dead_worker_measures_no_prompts_and_hinders_no_other():
+    class Gone(FakeWorker):
+        async def ping(self) -> None:
+            raise WorkerDiedError("agent_loop: its node is gone")
+
+        async def start(self) -> None:
+            await self.ping()
+
+        async def prompt_lengths(self, prompts: list[Prompt]) -> dict[str, int]:
+            raise WorkerDiedError("agent_loop: its node is gone")
+
+    manager = make_manager([Gone(), FakeWorker()])
+    for _ in range(2):
+        assert await manager.check_prompts(PROMPTS) == {"p1": 2999, "p4": 2999}
+
+
 async def test_workers_that_died_together_cost_no_trajectory_while_another_lives():
     class Gone(FakeWorker):
         async def ping(self) -> None:
