@@ -78,6 +78,11 @@ class ChatTokens:
         self.opens_thought = prompt.rstrip().endswith((self._format or CallFormat).thought[0])
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools that the template shows."""
+        return self._template.tools
+
+    @property
     def format_name(self) -> str | None:
         """Name of the format of calls; None without tools."""
         return self._format.name if self._format else None

@@ -6,7 +6,6 @@ NOT end processes that a program moved into another group before the worker ends
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import json
 import logging
@@ -16,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from agentrl.config.class_path import import_by_path
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.errors import ConfigError, RolloutError, UnexplainedError
 from agentrl.guardian import Guardian
+from agentrl.observability.logs import repeating
 from agentrl.tools.tool_thread import ToolThread, result_of
 from agentrl.types import Message
 from agentrl.user_code import contained
@@ -118,6 +118,7 @@ class FunctionAgent:
         self._path = path
         self._thread = ToolThread("the agents")
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="agent")
+        self._in_threads: set[Future[Any]] = set()
 
     async def start(self) -> None:
         """See `Agent.start`."""
@@ -131,7 +132,11 @@ class FunctionAgent:
             await asyncio.wait({call})
         finally:
             call.cancel()
-        return result_of(call, f"agent `{self._path}` of prompt `{task.prompt_id}`")
+        where = f"agent `{self._path}` of prompt `{task.prompt_id}`"
+        if not call.cancelled() and isinstance(error := call.exception(), OSError):
+            # It lacks a file, or a server of its own; as infrastructure it would be repeated with the same samples.
+            raise UnexplainedError.of(where, error) from error
+        return result_of(call, where)
 
     async def aclose(self) -> None:
         """See `Agent.aclose`."""
@@ -141,8 +146,18 @@ class FunctionAgent:
     async def _called(self, task: AgentTask) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(task)
-        loop = asyncio.get_running_loop()
-        returned = await loop.run_in_executor(self._threads, functools.partial(contained, self._function, task))
+        if len(self._in_threads) >= _MAX_THREADS:
+            logger.warning(
+                "agent `%s`: all %d threads of the worker are in use, an episode waits. Functions that outlive their deadline "
+                "keep theirs; set timeouts in them, or make the agent async",
+                self._path,
+                _MAX_THREADS,
+                extra=repeating("the threads of agents are in use"),
+            )
+        call = self._threads.submit(contained, self._function, task)
+        self._in_threads.add(call)
+        call.add_done_callback(self._in_threads.discard)
+        returned = await asyncio.wrap_future(call)
         return await returned if inspect.isawaitable(returned) else returned
 
 
@@ -178,7 +193,7 @@ class ProgramAgent:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a prompt may be too long for an argument, or hold a NUL
             raise UnexplainedError(f"{where} cannot be started: {error}", cause=type(error).__name__) from error
         tail = _Tail(process.stderr)
         try:

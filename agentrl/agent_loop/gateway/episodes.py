@@ -15,7 +15,7 @@ from agentrl.agent_loop.tool_agent_loop import EpisodeRequest
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, DataError
 from agentrl.rewards.score import read_score
 from agentrl.types import Termination, Trajectory
 
@@ -154,7 +154,8 @@ class AgentEpisodes:
             if (returned := playing.result()) is not None:
                 where = f"return value of the agent of prompt `{session.request.prompt.prompt_id}`"
                 session.post_reward(read_score(returned, where=where))
-        except AgentRLError:
+        except AgentRLError as error:
             # An agent may well raise at the refusal of a call; then the reason of the refusal counts.
-            if session.failure is None and session.is_complete:
+            at_refusal = isinstance(error, DataError) and not session.is_complete
+            if session.failure is None and not at_refusal:
                 raise

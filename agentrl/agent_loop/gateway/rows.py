@@ -53,6 +53,8 @@ class ToolTemplates:
             return await asyncio.shield(self._kept[key])
         except ConfigError as error:
             raise RequestError(f"`tools`: {error}", field="tools") from error
+        except Exception as error:  # the template or the tokenizer refuses a text in them
+            raise RequestError(f"`tools`: they cannot be shown: {described(error)}", field="tools") from error
 
     async def off_loop(self, size: int, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Call `function` in a thread if it is about many characters."""
@@ -80,6 +82,8 @@ class Row:
 
     tokens: ChatTokens
     builder: TrajectoryBuilder
+    text: str = ""
+    """Its text as the agent of plain completions knows it: without the tokens that end turns; empty for a chat."""
     entries: list[Entry] = field(default_factory=list)
     ends: dict[int, RowEnd] = field(default_factory=dict)
     """Ends of the policy's turns, keyed by the number of entries up to them."""
@@ -100,6 +104,8 @@ class Start:
 
     tokens: ChatTokens
     token_ids: list[int]
+    text: str = ""
+    """Prompt of plain completions."""
     row: Row | None = None
     """Row that is continued; None: a new one begins."""
     fork: Fork | None = None
@@ -128,7 +134,9 @@ class DialogueRows:
         Raises:
             RequestError: the template cannot render the messages.
         """
-        tokens = await self._templates.of(call.tools)
+        tools = list(call.tools)
+        kept = next((row.tokens for row in self.rows if row.tokens.tools == tools), None)
+        tokens = kept or await self._templates.of(tools)
         if call.prompt is not None:
             return self._of_text(call.prompt, tokens)
         alike = [row for row in self.rows if row.tokens is tokens and row.entries]
@@ -170,6 +178,8 @@ class DialogueRows:
         row.builder.add_completion(completion)
         if start.row is None:
             self.rows.append(row)
+        if start.text:
+            row.text = start.text + start.tokens.decode(completion.token_ids)
         ends = start.tokens.turn_ends
         end_id = (ends.call if has_calls else ends.answer).token_id
         is_open = not completion.token_ids or completion.token_ids[-1] not in start.tokens.stop_ids
@@ -239,25 +249,27 @@ class DialogueRows:
 
     def _of_text(self, prompt: str, tokens: ChatTokens) -> Start:
         """Return the tokens of a text to continue: a row's own where the text begins with it."""
-        for row in reversed(self.rows):
-            text = row.tokens.decode_all(row.builder.token_ids)
-            if self._agent.rows == "merged" and not row.entries and prompt.startswith(text):
-                ids = [*row.builder.token_ids, *tokens.encode_text(prompt[len(text) :])]
-                return Start(tokens=tokens, token_ids=ids, row=row)
         is_merged = self._agent.rows == "merged"
+        row = next((row for row in reversed(self.rows) if is_merged and row.text and prompt.startswith(row.text)), None)
+        try:
+            ids = tokens.encode_text(prompt[len(row.text) :] if row else prompt)
+        except Exception as error:
+            raise RequestError(f"`prompt`: it cannot be encoded: {described(error)}", field="prompt") from error
+        if row is not None:
+            return Start(tokens=tokens, token_ids=row.builder.token_ids + ids, text=prompt, row=row)
         reason = ForkReason.EDITED if is_merged else ForkReason.INDEPENDENT
         fork = Fork(reason=reason, message=0) if self.rows else None
-        ids = tokens.encode_text(prompt)
-        return Start(tokens=tokens, token_ids=ids, fork=fork)
+        return Start(tokens=tokens, token_ids=ids, text=prompt, fork=fork)
 
 
 def joined(rows: Sequence[Row], trajectory: Trajectory) -> Trajectory:
-    """Return `trajectory` with the tokens of all rows, one row behind the other."""
+    """Return `trajectory` with the tokens of all rows, one row behind the other; the row of the last turn is the last."""
     token_ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
     spans: list[tuple[int, int]] = []
     starts: list[int] = []
+    rows = sorted(rows, key=lambda row: max(end.turn for end in row.ends.values()))
     for row in rows:
         start, builder = len(token_ids), row.builder
         starts.append(start)

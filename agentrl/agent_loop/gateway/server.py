@@ -120,7 +120,8 @@ def _answering(
             call = protocol.read(_json(body))
         except RequestError as error:
             return _error(protocol, 400, str(error), field=error.field)
-        digest = hashlib.blake2b(body, digest_size=16).hexdigest() + request.path
+        key = request.headers.get("Idempotency-Key", "")
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest() + request.path + key
         is_retry = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         task = asyncio.create_task(session.answer(call, digest=digest, is_retry=is_retry))
         try:

@@ -21,7 +21,7 @@ from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
 from agentrl.engine.turn_sampling import sample_turn, turn_seed
-from agentrl.errors import AgentRLError, DataError
+from agentrl.errors import AgentRLError, DataError, RolloutError
 from agentrl.rewards.score import Score
 from agentrl.types import (
     Completion,
@@ -83,7 +83,7 @@ class Session:
         self.request = request
         self.state = SessionState.OPEN
         self.deadline = Deadline.after(settings.rollout.trajectory_timeout_s)
-        self.failure: AgentRLError | None = None
+        self.failure: Exception | None = None
         self.sealed = asyncio.Event()
         self.score: Score | None = None
         """Reward that the agent posted."""
@@ -122,7 +122,7 @@ class Session:
 
         Args:
             call: what the agent asks.
-            digest: hash of the request, by which a retry is recognised.
+            digest: hash of the request and its idempotency key, by which a retry is recognised.
             is_retry: the agent's library sent it before, and lost the answer.
 
         Raises:
@@ -157,7 +157,7 @@ class Session:
 
     def seal(self, end: Termination = Termination.ANSWERED) -> None:
         """Take no more calls."""
-        if self.state in (SessionState.OPEN, SessionState.ACTIVE):
+        if self._takes_calls:
             if end is not Termination.ANSWERED:
                 self._end = end
             self._enter(SessionState.SEALED)
@@ -178,14 +178,20 @@ class Session:
 
         Raises:
             AgentRLError: the infrastructure failed under it, or the agent made no call.
+            Exception: any other with which a call failed, which is a bug.
         """
         self._laps.end("tool_s")
         self._enter(SessionState.SCORED)
         if self.failure is not None:
             raise self.failure
         if not self._turns:
+            where = f"agent of prompt `{self.request.prompt.prompt_id}`"
+            if self._end is Termination.TIMEOUT and not self._refusal:
+                raise RolloutError(
+                    f"{where}: it made no call before its deadline; it hangs, or this machine is too busy"
+                )
             reason = self._refusal or "it made no call. It must use the `base_url` that it is given"
-            raise DataError(f"agent of prompt `{self.request.prompt.prompt_id}`: {reason}")
+            raise DataError(f"{where}: {reason}")
         if self.score is not None:
             self._turns[-1] = replace(self._turns[-1], final_tool_reward=self.score.value)
         record = TrajectoryBuilder([], 0)
@@ -213,11 +219,20 @@ class Session:
             "reward": None if self.score is None else self.score.value,
         }
 
+    @property
+    def _takes_calls(self) -> bool:
+        return self.state in (SessionState.OPEN, SessionState.ACTIVE)
+
+    def _set_end(self, end: Termination) -> None:
+        """Note how the episode ends if no call follows; a sealed one keeps the reason of its seal."""
+        if self._takes_calls:
+            self._end = end
+
     def _enter(self, state: SessionState) -> None:
         assert _ORDER.index(state) >= _ORDER.index(self.state), f"{self.state} -> {state}"
         self.state = state
 
-    def _fail(self, error: AgentRLError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
         self.seal()
@@ -226,6 +241,7 @@ class Session:
         async with self._turn_lock:  # one at a time: a session holds the memory of one row
             if is_retry and digest in self._replies:
                 return self._replies[digest]
+            self._replies.pop(digest, None)  # a retry of this call must not get the answer of an earlier one
             self._require_open()
             self._laps.end("tool_s")
             try:
@@ -244,7 +260,9 @@ class Session:
                     ),
                 )
                 self._commit(call, start, completion, reply, turn)
-            except AgentRLError as error:
+            except (RequestError, SealedError):
+                raise
+            except Exception as error:  # `take` raises it
                 self._fail(error)
                 raise SealedError(f"the episode failed: {error}") from error
             self._laps.end("tokenise_s")
@@ -261,14 +279,14 @@ class Session:
             self.seal(Termination.MAX_TURNS)
         if self.deadline.expired:
             self.seal(Termination.TIMEOUT)
-        if self.state not in (SessionState.OPEN, SessionState.ACTIVE):
+        if not self._takes_calls:
             raise SealedError(f"the episode takes no more calls: {self.failure or self._end}")
 
     async def _sample(self, call: AgentCall, start: Start) -> Completion:
         rollout, validation = self._settings.rollout, self._settings.validation
         room = self._settings.max_row_tokens - len(start.token_ids)
         if room < 1:
-            self._end = Termination.MAX_RESPONSE_TOKENS
+            self._set_end(Termination.MAX_RESPONSE_TOKENS)
             self._refusal = (
                 f"`messages`: {len(start.token_ids)} tokens, and the context of the policy is "
                 f"{self._settings.max_row_tokens} (`data.max_prompt_tokens` + `rollout.max_response_tokens`)"
@@ -302,11 +320,11 @@ class Session:
             self._laps.end("generate_s")
             await self._abort(request_id, generation)
             raise
+        is_full = completion.finish_reason is FinishReason.LENGTH and params.max_tokens == room
         if completion.finish_reason is FinishReason.ABORT:
             self._end = Termination.TIMEOUT
-        elif self.state is not SessionState.SEALED:
-            is_full = completion.finish_reason is FinishReason.LENGTH and params.max_tokens == room
-            self._end = Termination.MAX_RESPONSE_TOKENS if is_full else Termination.ANSWERED
+        else:
+            self._set_end(Termination.MAX_RESPONSE_TOKENS if is_full else Termination.ANSWERED)
         return completion
 
     async def _abort(self, request_id: str, generation: asyncio.Task[Completion]) -> None:
