@@ -84,6 +84,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rollout.scheduler
 	$(BIN)/python -m benchmarks.rollout.loop_overhead
 	$(BIN)/python -m benchmarks.rollout.blocking_tool
+	$(BIN)/python -m benchmarks.rollout.mcp_calls
 	$(BIN)/python -m benchmarks.rollout.staleness
 	$(BIN)/python -m benchmarks.gateway.server_cost
 	$(BIN)/python -m benchmarks.rollout.service

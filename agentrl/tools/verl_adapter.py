@@ -115,8 +115,9 @@ class VerlToolAdapter:
         """Return the keywords as older verl passes them, and also as newer verl does: all in `create_kwargs`."""
         kwargs = self._kwargs(episode, "create_kwargs")
         parameters = inspect.signature(self._tool.create).parameters.values()
-        takes_all = any(p.name == "create_kwargs" or p.kind is p.VAR_KEYWORD for p in parameters)
-        return kwargs | {"create_kwargs": kwargs} if kwargs and takes_all else kwargs
+        names_it = any(parameter.name == "create_kwargs" for parameter in parameters)
+        takes_it = names_it or (kwargs and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters))
+        return kwargs | {"create_kwargs": kwargs} if takes_it else kwargs
 
     def _kwargs(self, episode: Episode, kind: str) -> dict[str, Any]:
         extra_info = episode.extra.get("extra_info")

@@ -89,6 +89,20 @@ class NewestVerlTool(VerlTool):
         return await super().create(instance_id, kwargs["create_kwargs"]["ground_truth"])
 
 
+class RequiresCreateKwargs(VerlTool):
+    """Verl's agent loop passes `create_kwargs` also for a row that names none."""
+
+    async def create(
+        self,
+        instance_id: str | None = None,
+        ground_truth: str | None = None,
+        *,
+        create_kwargs: dict[str, Any],
+        **kwargs: Any,
+    ) -> Any:
+        return await super().create(instance_id, create_kwargs.get("ground_truth", "7"))
+
+
 MADE: list[ToolExecutor] = []
 
 
@@ -121,6 +135,12 @@ async def test_a_verl_tool_answers_with_one_instance_per_episode(name: str, extr
         (ToolStatus.OK, "right=True"),
     ]
     assert VerlTool.instances[-1].state == {"e1": {"truth": "7", "calls": 2}}
+
+
+async def test_a_tool_that_names_create_kwargs_gets_them_empty_from_a_row_without() -> None:
+    tools = build("RequiresCreateKwargs")
+    [result] = await tools.execute(guess("7"), Episode(episode_id="e1", prompt_id="p"), deadline=Deadline.after(5))
+    assert (result.status, result.text) == (ToolStatus.OK, "right=True")
 
 
 async def test_step_rewards_and_the_reward_of_the_episode_are_handed_on() -> None:
