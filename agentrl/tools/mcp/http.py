@@ -12,6 +12,10 @@ from agentrl.tools.mcp.stdio import MAX_ANSWER_BYTES
 
 HTTP_FAILED = -32950
 """Code of the error that stands for a request that was not answered in JSON-RPC; a number that the protocol leaves free."""
+_INFRASTRUCTURE = {401, 403, 408, 429}
+"""Statuses below 500 that are the fault of no call."""
+_LOST_SESSION = {400, 404}
+"""Statuses of a server that does not know the session of a request, since it was restarted."""
 _TIMEOUT = httpx2.Timeout(30.0, read=None)  # calls have time limits of their own
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
 
@@ -35,11 +39,18 @@ class _AnsweringTransport(httpx2.AsyncHTTPTransport):
             response = await super().handle_async_request(request)
         except httpx2.TransportError as error:
             return _failure(503, f"{type(error).__name__}: {error}")
-        is_json = response.headers.get("content-type", "").startswith("application/json")
-        if request.method != "POST" or response.status_code < 400 or is_json:
+        if request.method != "POST" or response.status_code < 400 or _answers_call(request, response):
             return response
         await response.aclose()
         return _failure(response.status_code, f"HTTP status {response.status_code}")
+
+
+def _answers_call(request: httpx2.Request, response: httpx2.Response) -> bool:
+    """Return whether the error is about the call itself; others are of the server, or of what is before it."""
+    status = response.status_code
+    if status >= 500 or status in _INFRASTRUCTURE or (status in _LOST_SESSION and "mcp-session-id" in request.headers):
+        return False
+    return response.headers.get("content-type", "").lower().startswith("application/json")
 
 
 def _failure(status: int, reason: str) -> httpx2.Response:
