@@ -68,6 +68,13 @@ async def kill(how: str) -> str:
 
 
 @server.tool()
+async def block(seconds: float) -> str:
+    """Answer nothing for some seconds."""
+    time.sleep(seconds)  # noqa: ASYNC251
+    return "blocked"
+
+
+@server.tool()
 def many(characters: int) -> str:
     """Return a long text."""
     return "x" * characters

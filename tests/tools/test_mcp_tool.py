@@ -131,6 +131,31 @@ async def test_a_hung_server_is_replaced_and_its_oldest_call_times_out(
         assert (await ask(executor, "plus", "d", limit_s=20.0, a=2, b=2)).text == "4"
 
 
+async def test_calls_that_hang_their_trajectorys_own_server_are_all_to_blame(
+    listed: list[ToolConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_SIGN_OF_LIFE_S", (0.1, 0.1))
+    async with started(listed, scope="trajectory", pool=1) as executor:
+        results = await asyncio.gather(*(ask(executor, "kill", limit_s=1.0, how="stop") for _ in range(3)))
+        for result in results:
+            assert (result.status, result.text.splitlines()[1]) == (
+                ToolStatus.TIMEOUT,
+                "The server was restarted: its state is lost.",
+            )
+        assert (await ask(executor, "note", text="x")).text == "x"
+
+
+async def test_a_call_with_little_time_ends_no_server_that_is_busy_for_others(
+    listed: list[ToolConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_SIGN_OF_LIFE_S", (0.1, 0.1))
+    async with started(listed, timeout_s=4.0) as executor:
+        busy = asyncio.create_task(ask(executor, "block", "a", seconds=1.0))
+        await asyncio.sleep(0.1)
+        assert (await ask(executor, "plus", "b", limit_s=0.3, a=1, b=2)).status is ToolStatus.TIMEOUT
+        assert (await busy).text == "blocked"
+
+
 @pytest.mark.slow
 async def test_a_server_per_trajectory_keeps_its_state_to_itself(listed: list[ToolConfig]) -> None:
     async with started(listed, scope="trajectory", pool=1) as executor:

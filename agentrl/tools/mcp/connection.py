@@ -55,6 +55,8 @@ class McpConnection:
         self._session: ClientSession | None = None
         self._num_in_flight = 0
         self._is_retired = False
+        self.has_hung = False
+        """True if it was given up because it gave no sign of life."""
         self._given_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

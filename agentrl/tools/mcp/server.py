@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_AFTER = 0.75
-"""Share of a call's time after which the server must give a sign of life."""
+"""Share of the time limit after which a server must give a sign of life."""
 _SIGN_OF_LIFE_SHARE = 0.2
-"""Share of a call's time that it has for that, within these bounds in seconds:"""
+"""Share of the time limit that it has for that, within these bounds in seconds:"""
 _SIGN_OF_LIFE_S = (5.0, 10.0)
 _TURN_S = 0.1
 """Time for which a repeated call has the second server for itself."""
@@ -59,6 +59,7 @@ class McpServers(ABC):
         self._guard: ServerGuard | None = None
         self._starting = asyncio.Lock()
         self._is_started = False
+        self._time_limit_s = 0.0  # the longest of a call; trajectories near their deadline have less
         self._starts = asyncio.Semaphore(_MAX_STARTS)
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -117,38 +118,44 @@ class McpServers(ABC):
             return connection
 
     async def ask(self, connection: McpConnection, call: McpCall, deadline: Deadline) -> CallToolResult:
-        """Make a call on a connection; a server that gives no sign of life late in a call's time is ended.
+        """Make a call on a connection; a server that gives no sign of life late in the time limit is ended.
 
         Raises:
             ServerLostError: the server died, or was ended for an older call.
             CallTimeoutError, CallHungError, CallRefusedError: the policy's call is to blame.
         """
         remaining_s = deadline.remaining_s()
+        self._time_limit_s = max(self._time_limit_s, remaining_s)
         watches: list[asyncio.Task[bool]] = []
 
         def watch() -> None:
-            watches.append(self.in_background(self._ends_hung(connection, remaining_s)))
+            if connection.is_open:
+                watches.append(self.in_background(self._ends_hung(connection)))
 
-        timer = asyncio.get_running_loop().call_later(remaining_s * _WATCH_AFTER, watch)
+        # Of the time limit, not of this call's own time: so the first call to end its server is the oldest, which the server
+        # works on, and a call with little time ends no server that is busy for others.
+        timer = asyncio.get_running_loop().call_later(self._time_limit_s * _WATCH_AFTER, watch)
+        is_answered = True
         try:
-            result = await connection.call(call.tool, call.arguments, timeout_s=remaining_s)
+            return await connection.call(call.tool, call.arguments, timeout_s=remaining_s)
         except (CallTimeoutError, ServerLostError) as error:
-            # Time limits are equal, so that the first call to end its server is the oldest, which the server works on.
+            is_answered = False
             if watches and watches[0].done() and watches[0].result():
                 raise CallHungError from error
             raise
         finally:
-            timer.cancel()
-        for task in watches:
-            task.cancel()
-        return result
+            if is_answered:
+                timer.cancel()
+                for task in watches:
+                    task.cancel()
 
-    async def _ends_hung(self, connection: McpConnection, call_s: float) -> bool:
+    async def _ends_hung(self, connection: McpConnection) -> bool:
         """Ask for a sign of life; end the server if there is none, and return whether this did so."""
         least_s, most_s = _SIGN_OF_LIFE_S
-        answers = await connection.answers(timeout_s=min(most_s, max(least_s, call_s * _SIGN_OF_LIFE_SHARE)))
-        if answers or not connection.is_open:
+        limit_s = min(most_s, max(least_s, self._time_limit_s * _SIGN_OF_LIFE_SHARE))
+        if await connection.answers(timeout_s=limit_s) or not connection.is_open:
             return False
+        connection.has_hung = True
         self.discard(connection)
         return True
 
@@ -281,11 +288,11 @@ class ServerPerTrajectory(McpServers):
         connection = await within(deadline, asyncio.shield(taken), self.server)
         try:
             return await self.ask(connection, call, deadline)
-        except CallHungError:
-            if self._taken.get(episode.episode_id) is taken:
-                del self._taken[episode.episode_id]
-            raise
-        except ServerLostError as error:
+        except (CallHungError, ServerLostError) as error:
+            if connection.has_hung:  # by a call of this trajectory, be it another
+                if self._taken.get(episode.episode_id) is taken:
+                    del self._taken[episode.episode_id]
+                raise CallHungError from error
             raise RolloutError(f"{self.server.label}: it was lost, with its state: {error}") from error
 
     async def end_episode(self, episode: Episode) -> None:
