@@ -31,8 +31,8 @@ from agentrl.user_code import contained
 
 logger = logging.getLogger(__name__)
 
-_MAX_THREADS = 256
-"""Sync functions at once in one worker."""
+_MAX_THREADS = 8192
+"""Sync functions at once in one worker: more than there are trajectories, whose time would pass while they wait."""
 _STDERR_BYTES = 4096
 _TAIL_TIMEOUT_S = 1.0
 _PROMPT = "{prompt}"

@@ -14,7 +14,7 @@ class DropReason(StrEnum):
     UNREAD = "unread"
     """The agent left before the answer was whole."""
     FAILED = "failed"
-    """The episode, or its reward, failed."""
+    """The episode or its reward failed, or the group was complete without it."""
     HELD_OUT = "held_out"
     """The episode measures held-out prompts."""
     MASKED = "masked"

@@ -252,6 +252,49 @@ async def test_a_closed_connection_aborts_the_engine_and_leaves_no_trace_but_a_c
     assert_exact(stage, trajectory, ScriptedEngine([]) if engine.num_generated_tokens == 0 else engine)
 
 
+async def test_tokens_of_an_aborted_call_are_counted_as_unread(stage: GatewayStage):
+    class PartialEngine(ScriptedEngine):
+        """Returns what it has when it is aborted, as real engines do."""
+
+        async def generate(self, *arguments: Any, **options: Any) -> Completion:
+            completion = await super().generate(*arguments, **options)
+            if completion.finish_reason is not FinishReason.ABORT:
+                return completion
+            self.num_generated_tokens += 2
+            return self._completion(stage.ids("It")[:2], FinishReason.ABORT)
+
+    async def play(calls: Calls) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await calls.chat([USER])
+        await calls.chat([USER])
+
+    engine = PartialEngine(lambda *_: stage.ids("42"), delay_s=0.3)
+    trajectory = await stage.play(play, engine)
+    assert stage.episodes is not None
+    report = stage.episodes.take_report()
+    assert report.dropped == {"unread": 2}
+    assert report.num_trained == trajectory.num_response_tokens == engine.num_generated_tokens - 2
+    assert report.num_calls == 1
+    assert str(report) == (
+        f"1 calls in 1 rows, 0 forks; {report.num_sampled} tokens sampled, {report.num_trained} trained, "
+        "2 left out (unread 2)"
+    )
+
+
+async def test_tokens_of_a_call_can_be_counted_before_it_is_made(stage: GatewayStage):
+    counts = []
+
+    async def play(calls: Calls) -> None:
+        body = {"model": "m", "messages": [USER]}
+        counts.append((await calls.post("/v1/messages/count_tokens", body))[1]["input_tokens"])
+        await calls.chat([USER])
+
+    engine = ScriptedEngine([stage.ids("42")])
+    await stage.play(play, engine)
+    assert counts == [len(engine.calls[0].token_ids)]
+
+
 async def test_a_sealed_session_refuses_calls_with_409_and_no_retry(stage: GatewayStage):
     async def play(calls: Calls) -> None:
         await calls.chat([USER])
