@@ -15,7 +15,7 @@ class Fields:
 
     def __init__(self, value: Any, path: str = "") -> None:
         """Take the JSON value found at `path`; raises `RequestError` if it is no object."""
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):  # the first is much faster
             raise RequestError(f"`{path or 'body'}`: expected an object, got {_kind(value)}", field=path)
         self._values: Mapping[str, Any] = value
         self._path = path
