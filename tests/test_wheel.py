@@ -78,7 +78,7 @@ def pip_install(folder: Path, wheel: Path, extras: Sequence[str]) -> Path:
     python = new_environment(folder)
     # Without `--no-compile` most of the time goes to bytecode that nothing here imports.
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    target = f"{wheel}[{','.join(extras)}]"
+    target = f"{wheel}[{','.join(extras)}]" if extras else wheel
     subprocess.run([*command, target, "--constraint", ROOT / "constraints.txt"], check=True, timeout=900)
     return python
 
