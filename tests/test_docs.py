@@ -4,6 +4,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -15,8 +16,11 @@ from agentrl.config.schema.run import RewardSection
 from agentrl.config.schema.sft import SftConfig
 from agentrl.config.schema.simulation import SimulationConfig
 from agentrl.rewards.loader import build_reward, check_reward
+from agentrl.tools.base import Episode
 from agentrl.tools.builder import build_tools
+from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.loader import load_tool_file
+from agentrl.types import Deadline, ToolCall, ToolStatus
 from code_judge_server.settings import Settings
 from docs import make_configuration
 from tests.test_architecture import ISLANDS, LAYERS
@@ -162,13 +166,30 @@ def test_the_runs_that_pages_show_load(page: Path, name: str, tmp_path: Path):
     assert loaded.config.run.num_steps == 100
 
 
-def test_the_tools_that_the_page_shows_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("my_tools.py", "my_tools.yaml"):
-        (tmp_path / name).write_text(read_block(YOUR_OWN, name))
+TOOLS = [
+    (YOUR_OWN, "my_tools", {"word": "actor", "letter": "a"}, "1"),
+    (ROOT / "docs" / "tools.md", "my_memory", {"note": "7 is prime"}, "7 is prime"),
+    (ROOT / "docs" / "tools.md", "my_verl_tools", {"number": 7}, "right=True"),
+]
+
+
+@pytest.mark.parametrize(("page", "module", "arguments", "answer"), TOOLS, ids=lambda value: str(value)[-20:])
+async def test_the_tools_that_pages_show_answer_a_call(
+    page: Path, module: str, arguments: dict[str, Any], answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in (f"{module}.py", f"{module}.yaml"):
+        (tmp_path / name).write_text(read_block(page, name))
     monkeypatch.syspath_prepend(tmp_path)
-    tools = build_tools(load_tool_file(tmp_path / "my_tools.yaml"))
-    assert list(tools) == ["define", "count_letters"]
-    assert tools["count_letters"].schema.parameters["required"] == ["word", "letter"]
+    tools = build_tools(load_tool_file(tmp_path / f"{module}.yaml"))
+    [name] = tools
+    executor, episode = ToolExecutor(tools, timeout_s=20), Episode(episode_id="e", prompt_id="p")
+    await executor.start()
+    [result] = await executor.execute(
+        [ToolCall(call_id="0", name=name, arguments=arguments)], episode, deadline=Deadline.after(20)
+    )
+    await executor.end_episode(episode)
+    await executor.aclose()
+    assert (result.status, result.text) == (ToolStatus.OK, answer)
 
 
 def test_the_reward_that_the_page_shows_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
