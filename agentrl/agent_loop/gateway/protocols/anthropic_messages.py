@@ -7,6 +7,7 @@ from agentrl.agent_loop.gateway.protocols.base import AgentCall, AgentReply
 from agentrl.agent_loop.gateway.protocols.request_fields import (
     Fields,
     event,
+    function_tools,
     json_text,
     require_tool,
     tool_call,
@@ -43,7 +44,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
         messages += _messages(message)
     if not messages or messages[-1]["role"] in ("assistant", "system"):
         raise fields.error("messages", "the last message must be the user's: no answer can be begun for the policy")
-    tools = tuple(_tool(tool) for tool in fields.objects("tools"))
+    tools, left_out = function_tools(fields, lambda tool: tool.tool("input_schema"), kind="custom", default="custom")
     return AgentCall(
         messages=with_result_names(messages),
         tools=tools,
@@ -52,7 +53,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
         tool_choice=_tool_choice(fields, tools),
         stream=fields.flag("stream"),
         model=fields.text("model", ""),
-        ignored=fields.present(_SAMPLING),
+        ignored=(*fields.present(_SAMPLING), *left_out),
     )
 
 
@@ -141,12 +142,6 @@ def _answer(fields: Fields) -> Message:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _tool(fields: Fields) -> dict[str, Any]:
-    if (kind := fields.text("type", "custom")) != "custom":
-        raise fields.error("type", f"tools of type `{kind}` are not supported, only those with an `input_schema`")
-    return fields.tool("input_schema")
 
 
 def _tool_choice(fields: Fields, tools: Sequence[Mapping[str, Any]]) -> str:

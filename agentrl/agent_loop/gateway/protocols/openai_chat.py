@@ -8,6 +8,7 @@ from agentrl.agent_loop.gateway.protocols.request_fields import (
     Fields,
     call_text,
     event,
+    function_tools,
     require_tool,
     tool_call,
     with_result_names,
@@ -64,7 +65,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
     messages = [_message(message) for message in fields.objects("messages")]
     if not messages:
         raise fields.error("messages", "is required, with at least one message")
-    tools = tuple(_tool(tool) for tool in fields.objects("tools"))
+    tools, left_out = function_tools(fields, lambda tool: tool.object("function").tool("parameters"))
     return AgentCall(
         messages=with_result_names(messages),
         tools=tools,
@@ -74,7 +75,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
         stream=fields.flag("stream"),
         stream_usage=fields.object("stream_options").flag("include_usage"),
         model=fields.text("model", ""),
-        ignored=fields.present(SAMPLING),
+        ignored=(*fields.present(SAMPLING), *left_out),
     )
 
 
@@ -152,12 +153,6 @@ def _message(fields: Fields) -> Message:
 def _call(fields: Fields) -> dict[str, Any]:
     function = fields.object("function")
     return tool_call(fields.text("id"), function.text("name"), function.arguments("arguments"))
-
-
-def _tool(fields: Fields) -> dict[str, Any]:
-    if (kind := fields.text("type")) != "function":
-        raise fields.error("type", f"tools of type `{kind}` are not supported, only `function`")
-    return fields.object("function").tool("parameters")
 
 
 def _calls(reply: AgentReply) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from agentrl.agent_loop.gateway.protocols.request_fields import (
     Fields,
     call_text,
     event,
+    function_tools,
     tool_call,
     with_result_names,
 )
@@ -32,7 +33,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
     fields = Fields(body)
     fields.refuse(_REFUSED)
     fields.object("text").refuse({"format": [{"type": "text"}]})
-    tools = tuple(_tool(tool) for tool in fields.objects("tools"))
+    tools, left_out = function_tools(fields, lambda tool: tool.tool("parameters"))
     return AgentCall(
         messages=with_result_names(_messages(fields)),
         tools=tools,
@@ -40,7 +41,7 @@ def read(body: Mapping[str, Any]) -> AgentCall:
         tool_choice=openai_chat.tool_choice(fields, tools),
         stream=fields.flag("stream"),
         model=fields.text("model", ""),
-        ignored=fields.present(_SAMPLING),
+        ignored=(*fields.present(_SAMPLING), *left_out),
     )
 
 
@@ -144,12 +145,6 @@ def _message(item: Fields) -> Message:
     raise item.error(
         "type", f"items of type `{kind}` are not supported; send the dialogue as messages and function calls"
     )
-
-
-def _tool(fields: Fields) -> dict[str, Any]:
-    if (kind := fields.text("type")) != "function":
-        raise fields.error("type", f"tools of type `{kind}` are not supported, only `function`")
-    return fields.tool("parameters")
 
 
 def _items(reply: AgentReply) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Checked fields of a request's JSON; a wrong one is refused with its path, such as `messages[2].content`."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.agent_loop.gateway.protocols.base import RequestError
@@ -132,6 +132,19 @@ class Fields:
 def tool_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call of an assistant's message as chat templates take it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+def function_tools(
+    fields: Fields, read: Callable[[Fields], dict[str, Any]], *, kind: str = "function", default: str | None = None
+) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """Return the functions among a request's tools, and the other tools' kinds as ignored fields.
+
+    The policy is not shown tools that the model's server runs, nor those without a schema; Codex sends such tools always.
+    `kind` is the type of a function, `default` the type of a tool without.
+    """
+    tools = [(tool.text("type", default), tool) for tool in fields.objects("tools")]
+    ignored = dict.fromkeys(f"tools.{own}" for own, _ in tools if own != kind)
+    return tuple(read(tool) for own, tool in tools if own == kind), tuple(ignored)
 
 
 def with_result_names(messages: Sequence[Message]) -> list[Message]:

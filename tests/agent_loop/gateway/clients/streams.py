@@ -78,13 +78,15 @@ def messages() -> str:
 
 
 def refusals() -> str:
-    tools = [{"name": "calc", "input_schema": TOOL["parameters"]}, {"name": "search", "type": "web_search_20250305"}]
+    picture = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/picture.png"}}
     try:
         openai.OpenAI().chat.completions.create(model="policy", messages=QUESTION, n=2)
     except openai.BadRequestError as refused:
         field = refused.param
     try:
-        anthropic.Anthropic().messages.create(model="policy", max_tokens=512, messages=QUESTION, tools=tools)
+        anthropic.Anthropic().messages.create(
+            model="policy", max_tokens=512, messages=[{"role": "user", "content": [picture]}]
+        )
     except anthropic.BadRequestError as refused:
         return f"{field} {refused.body['error']['message']}"
 

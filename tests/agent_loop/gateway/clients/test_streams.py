@@ -26,8 +26,7 @@ READ = {
 PLAYED = dict.fromkeys(["openai_agents", "pydantic_ai", "langgraph", "smolagents"], "It is 11637.")
 """Final answers of the frameworks."""
 REFUSED = {
-    "refusals": "n `tools[1].type`: tools of type `web_search_20250305` are not supported, only those with an "
-    "`input_schema`"
+    "refusals": "n `messages[0].content[0].type`: content of type `image` is not supported: the policy reads text only"
 }
 """Fields that the SDKs report."""
 

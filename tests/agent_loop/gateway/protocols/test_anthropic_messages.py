@@ -79,7 +79,7 @@ def test_choices_of_tools_are_translated(choice: Any, expected: str):
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "It is"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
         ({"tool_choice": {"type": "tool", "name": "clac"}}, "tool_choice.name"),
@@ -137,5 +137,10 @@ def test_hints_for_a_larger_model_are_counted_and_not_obeyed():
         "output_config": {"effort": "medium"},
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
         "metadata": {"user_id": "me"},
+        "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}],
     }
-    assert anthropic_messages.read(SECOND_TURN | hints).ignored == ("thinking", "context_management")
+    assert anthropic_messages.read(SECOND_TURN | hints).ignored == (
+        "thinking",
+        "context_management",
+        "tools.web_search_20250305",
+    )

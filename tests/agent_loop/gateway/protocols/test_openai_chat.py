@@ -109,7 +109,7 @@ def test_limits_and_choices_are_read_and_sampling_is_reported_as_ignored():
         ({"stop": [1]}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"tool_choice": "any"}, "tool_choice"),
-        ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type"),
+        ({"tools": [{"function": {}}]}, "tools[0].type"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "clac"}}}, "tool_choice"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_text_is_a_question_and_two_answers_in_a_row_stay_two():
         ({"input": [{"type": "item_reference", "id": "rs_0"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call_output", "output": "4"}]}, "input[0].call_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "clac"}}, "tool_choice"),
         ({"max_output_tokens": "5"}, "max_output_tokens"),
     ],
@@ -124,3 +124,11 @@ def test_a_cut_answer_is_incomplete():
     said = reply("It is", finish=FinishReason.LENGTH)
     assert openai_responses.write(said)["incomplete_details"] == {"reason": "max_output_tokens"}
     assert list(openai_responses.events(said, AgentCall(messages=[])))[-1].startswith("event: response.incomplete\n")
+
+
+def test_tools_that_are_no_functions_are_left_out_and_counted():
+    """As in the requests of Codex 0.171, which stops at a refusal."""
+    tools = [TOOL, {"type": "namespace", "name": "multi_agent_v1", "tools": []}, {"type": "web_search"}]
+    call = openai_responses.read(SECOND_TURN | {"tools": tools})
+    assert [tool["function"]["name"] for tool in call.tools] == ["calc"]
+    assert call.ignored == ("tools.namespace", "tools.web_search")
