@@ -127,7 +127,7 @@ def test_a_cut_answer_is_incomplete():
 
 
 def test_tools_that_are_no_functions_are_left_out_and_counted():
-    """As in the requests of Codex 0.171, which stops at a refusal."""
+    """Codex 0.171 sends such tools always, and stops at a refusal."""
     tools = [TOOL, {"type": "namespace", "name": "multi_agent_v1", "tools": []}, {"type": "web_search"}]
     call = openai_responses.read(SECOND_TURN | {"tools": tools})
     assert [tool["function"]["name"] for tool in call.tools] == ["calc"]
