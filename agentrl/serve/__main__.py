@@ -58,7 +58,7 @@ async def check(loaded: LoadedConfig) -> None:
         report.note(note)
     with bind(config.service):
         report.note(f"service: {config.service.host}:{config.service.port} is free")
-    subject = CheckSubject(loaded=checked.loaded, tools=checked.tools, validation=[_SAMPLE])
+    subject = CheckSubject(loaded=checked.loaded, tools=checked.tools, validation=[_SAMPLE], prompt_is_invented=True)
     await try_tools_and_reward(subject, report)
     report.not_checked("columns that tools and reward want of a prompt: these come with requests")
     report.console.print(process_table(config, asks_judge=needs_judge(checked.tools, config.reward), trains=False))

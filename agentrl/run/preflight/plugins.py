@@ -56,13 +56,23 @@ async def try_tools_and_reward(subject: CheckSubject, report: CheckReport) -> No
         reward = isolated_reward(build_reward(config.reward, context))
         await reward.start()
         async with contextlib.aclosing(reward):
-            if config.agent_loop.environment is None:
-                await score_answers(reward, config.reward, prompt, report)
-            elif (turn := await _play_turn(config, context, prompt, report)) is not None:
-                value = (await score(reward, config.reward, prompt, (turn,))).value
-                report.note(
-                    f"reward `{config.reward.label}` on prompt `{prompt.prompt_id}`: that turn scores {value:g}"
-                )
+            try:
+                await _try_reward(config, context, reward, prompt, report)
+            except UnexplainedError as error:
+                if not subject.prompt_is_invented:
+                    raise
+                report.warn(f"{error}. The prompt of this check has no further columns; those of requests may")
+
+
+async def _try_reward(
+    config: RunConfig, context: ToolContext, reward: Reward, prompt: Prompt, report: CheckReport
+) -> None:
+    """Play a turn of the environment, if there is one, and score."""
+    if config.agent_loop.environment is None:
+        await score_answers(reward, config.reward, prompt, report)
+    elif (turn := await _play_turn(config, context, prompt, report)) is not None:
+        value = (await score(reward, config.reward, prompt, (turn,))).value
+        report.note(f"reward `{config.reward.label}` on prompt `{prompt.prompt_id}`: that turn scores {value:g}")
 
 
 async def _try_tools(subject: CheckSubject, context: ToolContext, prompt: Prompt, report: CheckReport) -> None:

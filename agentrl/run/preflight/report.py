@@ -21,6 +21,8 @@ class CheckSubject:
     training: Sequence[PromptDataset] = ()
     """One for each stage; none where the data are not read."""
     validation: Sequence[Prompt] = ()
+    prompt_is_invented: bool = False
+    """The first prompt lacks columns that come with requests: code that fails on it may be in order."""
 
     @property
     def config(self) -> RunConfig:
