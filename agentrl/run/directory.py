@@ -51,6 +51,19 @@ class RunDirectory(ResumableFolder):
         super().open(inputs, trains=trains)
         shutil.rmtree(self.in_hand, ignore_errors=True)
 
+    def open_for_service(self) -> None:
+        """Lock the folder and write the config down: a service resumes nothing, so its last one may have had another config.
+
+        Raises:
+            ConfigError: the folder holds results or checkpoints of a run, or something else, or is in use.
+        """
+        self._lock_folder()
+        if self._result.exists() or self._last_checkpoint.exists():
+            raise ConfigError(
+                f"run.dir: {self.path} holds a run, whose config would be overwritten. Name another folder."
+            )
+        self._write_down()
+
     def refuse_other_policy(self) -> None:
         """Check that the weights in the checkpoints mean what they meant in the run; nothing is locked or written.
 

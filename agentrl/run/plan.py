@@ -200,11 +200,7 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     tools = check_plugins(loaded)
     held_out = held_out_prompts(config)
     if not directory.finished:
-        require_room_here(config, num_gpus=gpus_here(), with_models=False)
-        check_model_path(config.model.path)
-        if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
-            check_evaluated(config)
-        check_chat_of_run(config, tools)
+        check_without_actor(config, tools)
     _open(directory, config, trains=False)
     return EvaluationPlan(
         loaded=loaded,
@@ -214,6 +210,19 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
         warnings=data_warnings([held_out]),
         notes=notes,
     )
+
+
+def check_without_actor(config: RunConfig, tools: Sequence[ToolConfig]) -> None:
+    """Check machine, model and chat template of an evaluation or a service.
+
+    Raises:
+        ConfigError: see `prepare`.
+    """
+    require_room_here(config, num_gpus=gpus_here(), with_models=False)
+    check_model_path(config.model.path)
+    if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
+        check_evaluated(config)
+    check_chat_of_run(config, tools)
 
 
 def _open(directory: RunDirectory, config: RunConfig, *, trains: bool) -> None:

@@ -3,16 +3,12 @@
 import socket
 from dataclasses import dataclass
 
-from agentrl.cluster.launch import require_room_here
-from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema.run import RunConfig, ServiceSection
 from agentrl.errors import ConfigError
 from agentrl.run.directory import RunDirectory
-from agentrl.run.plan import EvaluationPlan, check_plugins
+from agentrl.run.plan import EvaluationPlan, check_plugins, check_without_actor
 from agentrl.run.preflight.models.dtype import choose_dtype
-from agentrl.run.preflight.models.folders import check_evaluated, check_model_path
-from agentrl.run.preflight.policy_chat import check_chat_of_run
 from agentrl.servers.session import bearer_token
 from agentrl.tools.base import ToolConfig
 
@@ -52,11 +48,7 @@ def check_service(loaded: LoadedConfig) -> CheckedService:
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
     tools = check_plugins(loaded)
-    require_room_here(config, num_gpus=gpus_here(), with_models=False)
-    check_model_path(config.model.path)
-    if config.rollout.engine == "transformers":  # vLLM knows other models, and refuses what is missing itself
-        check_evaluated(config)
-    check_chat_of_run(config, tools)
+    check_without_actor(config, tools)
     token = bearer_token(config.service.token_env, key="service.token_env")
     return CheckedService(loaded=loaded, notes=notes, tools=tools, token=token)
 
@@ -69,7 +61,7 @@ def prepare_service(loaded: LoadedConfig) -> ServicePlan:
     config = checked.config.model_copy(update={"rollout": rollout})
     bound = bind(config.service)
     directory = RunDirectory(config)
-    directory.open({}, trains=False)
+    directory.open_for_service()
     plan = EvaluationPlan(
         loaded=LoadedConfig(config=config, path=loaded.path),
         directory=directory,
