@@ -66,6 +66,8 @@ class WorkerConfig:
     """The environment, or the agent that plays the episodes."""
     max_row_tokens: int = 0
     """Context of an agent's call: longest prompt and response together."""
+    max_session_tokens: int | None = None
+    """See `RunConfig.max_session_tokens`; None: no limit."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
 
@@ -275,7 +277,12 @@ class AgentLoopWorker:
         agent = None
         if config.agent_loop.agent.is_set:
             agent = AgentEpisodes(
-                config.agent_loop.agent, config.rollout, tokens, threads, max_row_tokens=config.max_row_tokens
+                config.agent_loop.agent,
+                config.rollout,
+                tokens,
+                threads,
+                max_row_tokens=config.max_row_tokens,
+                max_session_tokens=config.max_session_tokens,
             )
             await agent.start()
         return _Parts(

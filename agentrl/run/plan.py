@@ -330,6 +330,7 @@ def _worker_config(plan: EvaluationPlan, context: ToolContext, tokenizer_class: 
         validation=config.validation,
         agent_loop=config.agent_loop,
         max_row_tokens=config.max_trajectory_tokens,
+        max_session_tokens=config.max_session_tokens,
         tokenizer_class=tokenizer_class,
     )
 

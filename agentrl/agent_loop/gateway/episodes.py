@@ -42,6 +42,7 @@ class AgentEpisodes:
         threads: Executor,
         *,
         max_row_tokens: int,
+        max_session_tokens: int | None = None,
         agent: Agent | None = None,
     ) -> None:
         """Take the parts.
@@ -52,6 +53,7 @@ class AgentEpisodes:
             tokens: tokenizer and chat template, without tools.
             threads: threads that keep tokenising off the event loop.
             max_row_tokens: context of a call.
+            max_session_tokens: limit of all rows of an episode; None: there is none.
             agent: used in place of the section's.
 
         Raises:
@@ -60,7 +62,11 @@ class AgentEpisodes:
         self._agent = agent or agent_of(section)
         self._templates = ToolTemplates(tokens, threads)
         self._settings = SessionSettings(
-            rollout=rollout, validation=ValidationSection(), agent=section, max_row_tokens=max_row_tokens
+            rollout=rollout,
+            validation=ValidationSection(),
+            agent=section,
+            max_row_tokens=max_row_tokens,
+            max_session_tokens=max_session_tokens,
         )
         self._server = GatewayServer()
         self._report = ExactnessReport()

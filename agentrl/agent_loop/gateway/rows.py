@@ -128,6 +128,10 @@ class DialogueRows:
         self._templates = templates
         self.rows: list[Row] = []
 
+    def num_tokens_with(self, start: Start) -> int:
+        """Return the tokens of all rows once `start` is one of them."""
+        return len(start.token_ids) + sum(len(row.builder.token_ids) for row in self.rows if row is not start.row)
+
     async def start(self, call: AgentCall) -> Start:
         """Return the tokens of a call: those of a row and what the agent added, or a new rendering.
 

@@ -65,6 +65,8 @@ class SessionSettings:
     agent: AgentSection
     max_row_tokens: int
     """Longest prompt and response together: the context of a call."""
+    max_session_tokens: int | None = None
+    """Limit of all rows together, which a rank computes at once in training."""
 
 
 class Session:
@@ -282,16 +284,36 @@ class Session:
         if not self._takes_calls:
             raise SealedError(f"the episode takes no more calls: {self.failure or self._end}")
 
-    async def _sample(self, call: AgentCall, start: Start) -> Completion:
-        rollout, validation = self._settings.rollout, self._settings.validation
-        room = self._settings.max_row_tokens - len(start.token_ids)
+    def _room_behind(self, start: Start) -> int:
+        """Return the number of tokens that fit into the policy's context, and into the session.
+
+        Raises:
+            RequestError: the context is full; a shorter call may follow.
+            SealedError: the session is full.
+        """
+        limit, longest = self._settings.max_session_tokens, self._settings.max_row_tokens
+        room = longest - len(start.token_ids)
         if room < 1:
             self._set_end(Termination.MAX_RESPONSE_TOKENS)
             self._refusal = (
                 f"`messages`: {len(start.token_ids)} tokens, and the context of the policy is "
-                f"{self._settings.max_row_tokens} (`data.max_prompt_tokens` + `rollout.max_response_tokens`)"
+                f"{longest} (`data.max_prompt_tokens` + `rollout.max_response_tokens`)"
             )
             raise RequestError(self._refusal, field="messages")
+        if limit is None:
+            return room
+        num_tokens = self._dialogues.num_tokens_with(start)
+        if num_tokens >= limit:
+            self.seal(Termination.MAX_RESPONSE_TOKENS)
+            raise SealedError(
+                f"the episode takes no more calls: its rows would have {num_tokens} tokens, and their limit is {limit} "
+                "(`actor.max_tokens_per_micro_batch`)"
+            )
+        return min(room, limit - num_tokens)
+
+    async def _sample(self, call: AgentCall, start: Start) -> Completion:
+        rollout, validation = self._settings.rollout, self._settings.validation
+        room = self._room_behind(start)
         number, self._num_requests = self._num_requests, self._num_requests + 1
         params = SamplingParams(
             max_tokens=min(room, call.max_tokens or room),

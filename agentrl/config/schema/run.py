@@ -321,5 +321,10 @@ class RunConfig(Section):
 
     @property
     def max_trajectory_tokens(self) -> int:
-        """Tokens of the longest trajectory, prompt included."""
+        """Tokens of the longest trajectory, prompt included; of an agent's, tokens of the longest row."""
         return self.data.max_prompt_tokens + self.rollout.max_response_tokens
+
+    @property
+    def max_session_tokens(self) -> int:
+        """Tokens of all rows of an agent's trajectory: a micro-batch, which is never split, but at least one row."""
+        return max(self.max_trajectory_tokens, self.actor.max_tokens_per_micro_batch)

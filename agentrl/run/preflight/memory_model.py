@@ -208,7 +208,7 @@ def _gathered(component: str, placement: Placement, config: RunConfig, size: Mod
 def _activations(component: str, config: RunConfig, size: ModelSize, *, on_gpu: bool) -> float:
     """Return the bytes of a model's largest pass without its weights, up to the backward pass if it is trained."""
     rollout, actor = config.rollout, config.actor
-    longest = config.max_trajectory_tokens
+    longest = config.max_session_tokens if config.agent_loop.agent.is_set else config.max_trajectory_tokens
     in_a_step = rollout.prompts_per_step * rollout.samples_per_prompt * longest
     in_a_row = min(actor.max_tokens_per_micro_batch, in_a_step)
     tokens = max(longest, in_a_row) / actor.sequence_parallel_size

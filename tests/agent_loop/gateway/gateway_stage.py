@@ -90,6 +90,7 @@ class GatewayStage:
         engine: Engine,
         *,
         max_row_tokens: int = 2000,
+        max_session_tokens: int | None = None,
         prompt: Prompt = PROMPT,
         agent: dict[str, Any] | None = None,
         player: Agent | None = None,
@@ -101,6 +102,7 @@ class GatewayStage:
             self.tokens,
             self.threads,
             max_row_tokens=max_row_tokens,
+            max_session_tokens=max_session_tokens,
             agent=ScriptedAgent(play) if play else player,
         )
         self.num_episodes += 1

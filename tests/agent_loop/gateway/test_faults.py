@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,8 @@ async def test_functions_that_wait_for_a_thread_are_logged(
 
 async def test_a_prompt_that_no_program_can_take_as_an_argument_is_a_data_error():
     agent = ProgramAgent(["true", "{prompt}"])
-    task = AgentTask(**{name: getattr(TASK, name) for name in AgentTask.__slots__} | {"prompt": "a\0b"})
     with pytest.raises(DataError, match="cannot be started"):
-        await agent.play(task)
+        await agent.play(replace(TASK, prompt="a\0b"))
 
 
 async def test_texts_that_cannot_be_encoded_are_refused_with_the_field(stage: GatewayStage):
@@ -154,6 +154,27 @@ async def test_the_row_of_the_last_turn_is_the_last(stage: GatewayStage):
     assert "second" in second
     assert "first" in first
     assert first.endswith("third<|im_end|>")
+
+
+async def test_the_rows_of_a_session_together_fit_into_a_micro_batch(stage: GatewayStage):
+    statuses: list[int] = []
+
+    async def play(calls: Calls) -> None:
+        for n in range(8):
+            body = {"model": "m", "messages": [{"role": "user", "content": f"Part {n}"}]}
+            status, _ = await calls.post("/v1/chat/completions", body)
+            statuses.append(status)
+
+    engine = ScriptedEngine(lambda *_: stage.ids("42"))
+    first = len((await stage.play(play, engine)).token_ids) // 8
+    statuses.clear()
+    trajectory = await stage.play(play, engine, max_session_tokens=3 * first + 5, max_row_tokens=3 * first)
+    assert statuses == [200, 200, 200, *[409] * 5]
+    assert len(trajectory.token_ids) <= 3 * first + 5
+    assert trajectory.termination is Termination.MAX_RESPONSE_TOKENS
+    trajectory = await stage.play(play, engine, max_session_tokens=3 * first - 1, max_row_tokens=2 * first)
+    assert len(trajectory.token_ids) == 3 * first - 1, "the last turn is cut"
+    assert trajectory.termination is Termination.MAX_RESPONSE_TOKENS
 
 
 async def test_a_session_keeps_its_templates_when_others_need_the_room(

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentrl.config.layout import Placement
+from agentrl.config.schema.agent_loop import AgentLoopSection, AgentSection
 from agentrl.config.schema.algorithm import LoraSection, RewardModelSection
 from agentrl.config.schema.run import ActorSection, DataSection, ModelSection, RewardSection, RolloutSection, RunConfig
 from agentrl.run.preflight.memory_model import (
@@ -81,6 +82,17 @@ def test_an_actor_needs_16_bytes_per_weight_and_a_reference_2():
     assert actor.certain == 16e9
     assert memory("actor_ref", num_processes=8).certain == 18e9
     assert memory("critic", num_processes=4).certain == 32e9, "the backbone defaults to the policy's"
+
+
+def test_an_agents_trajectory_is_estimated_as_a_whole_micro_batch():
+    small = {"max_prompt_tokens": 100, "max_response_tokens": 100, "prompts_per_step": 1, "samples_per_prompt": 2}
+    config, placement = config_of(**small), Placement(role="actor", num_processes=1)
+    agent = AgentLoopSection(agent=AgentSection(callable="my_agent.solve"))
+    with_agent = config.model_copy(update={"agent_loop": agent})
+    assert with_agent.max_session_tokens == config.actor.max_tokens_per_micro_batch > 2 * config.max_trajectory_tokens
+    single, several = (memory_of_process(placement, each, SIZES, on_gpu=True) for each in (config, with_agent))
+    full = memory_of_process(placement, config_of(prompts_per_step=1000), SIZES, on_gpu=True)
+    assert single.activations_at_most < several.activations_at_most == full.activations_at_most
 
 
 def test_the_checkpoint_copy_is_in_host_memory():
