@@ -2,7 +2,7 @@
 
 import asyncio
 from concurrent.futures import Executor
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
@@ -117,11 +117,12 @@ class AgentEpisodes:
             running.session.settle(dropped)
 
     def _task(self, request: EpisodeRequest, session: Session, key: str) -> AgentTask:
-        messages = request.prompt.messages
+        # Copies: an agent may append to its messages, and other samples have the same prompt.
+        messages, extra = deepcopy(request.prompt.messages), deepcopy(request.prompt.extra)
         return AgentTask(
             prompt=str(messages[-1].get("content") or "") if messages else "",
             messages=messages,
-            extra=request.prompt.extra,
+            extra=extra,
             prompt_id=request.prompt.prompt_id,
             session_url=self._server.url(key),
             api_key=key,

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.errors import DataError, EngineDeadError, EngineError, UnexplainedError
 from agentrl.types import Completion, Deadline, FinishReason, Termination
-from tests.agent_loop.gateway.gateway_stage import TOOL, USER, Calls, GatewayStage, rows_of
+from tests.agent_loop.gateway.gateway_stage import PROMPT, TOOL, USER, Calls, GatewayStage, rows_of
 from tests.fakes import ScriptedEngine
 
 
@@ -423,6 +423,15 @@ async def test_an_engine_failure_is_raised_whatever_the_agent_does_with_the_refu
         await stage.play(play, DeadEngine([]))
     with pytest.raises(EngineError):
         await stage.play(play, ScriptedEngine([EngineError("full")]))
+
+
+async def test_an_agent_cannot_change_the_prompt_of_other_samples(stage: GatewayStage):
+    async def play(calls: Calls) -> None:
+        calls.task.messages.append({"role": "user", "content": "more"})
+        await calls.chat(calls.task.messages)
+
+    await stage.play(play, ScriptedEngine([stage.ids("42")]))
+    assert PROMPT.messages == [USER]
 
 
 async def test_an_agent_that_raises_or_makes_no_call_is_a_data_error(stage: GatewayStage):
