@@ -230,20 +230,23 @@ class SharedServer(McpServers):
 
     async def call(self, call: McpCall, episode: Episode, *, deadline: Deadline) -> CallToolResult:
         """See `McpServers.call`."""
+        allowed_s = deadline.remaining_s()
         try:
             return await self.ask(await within(deadline, self._lane.connection(), self.server), call, deadline)
         except ServerLostError as error:
             if not call.is_idempotent:
                 raise self._lost(call, error) from error
         try:
-            return await self._repeat(call, deadline)
-        except (ServerLostError, CallTimeoutError, CallHungError) as error:  # a repeated call has less time
+            return await self._repeat(call, deadline, least_s=allowed_s / 2)
+        except ServerLostError as error:
             raise self._lost(call, error) from error
 
-    async def _repeat(self, call: McpCall, deadline: Deadline) -> CallToolResult:
+    async def _repeat(self, call: McpCall, deadline: Deadline, *, least_s: float) -> CallToolResult:
+        """Repeat a call; with less than `least_s` for it, a time-out is no fault of the policy."""
         await within(deadline, self._second_turn.acquire(), self.server)
         try:
             connection = await within(deadline, self._second_lane.connection(), self.server)
+            is_late = deadline.remaining_s() < least_s
             asking = asyncio.create_task(self.ask(connection, call, deadline))
             try:
                 await asyncio.wait([asking], timeout=_TURN_S)
@@ -252,7 +255,12 @@ class SharedServer(McpServers):
                 raise
         finally:
             self._second_turn.release()
-        return await asking
+        try:
+            return await asking
+        except (CallTimeoutError, CallHungError) as error:
+            if is_late:
+                raise self._lost(call, error) from error
+            raise
 
     async def end_episode(self, episode: Episode) -> None:
         """Do nothing: no trajectory has a server of its own."""
