@@ -2,7 +2,7 @@
 
 runs/demo/
 ├── config.yaml             the resolved config; a run resumes only with the same one, except keys of `resume_rules`
-├── inputs.json             digests of the data and tool files and of the models, which must stay the same too
+├── inputs.json             digests of data, tool files, models, code and MCP tools, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
@@ -25,7 +25,7 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
-from agentrl.run.fingerprints import CODE, digest_of
+from agentrl.run.fingerprints import EDITABLE, Content, digest_of
 from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
 from agentrl.run.resume_rules import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
 from agentrl.trajectories.store import TrajectoryStore
@@ -42,7 +42,7 @@ class RunDirectory(ResumableFolder):
         self.reward_curve = self.path / "reward_curve.png"
         self._config = config
 
-    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
+    def open(self, inputs: Mapping[str, Content], *, trains: bool) -> None:
         """Do what the base class says, and remove what a killed run was carrying."""
         if self.policy.path.is_mount():
             raise ConfigError(
@@ -109,11 +109,11 @@ class RunDirectory(ResumableFolder):
         of_stages = changes_of_stages(saved, self._config, num_steps_done=num_steps_done)
         return changes_of_keys(saved, self._config) | of_stages
 
-    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Content, str]]:
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
         in_use = {name: entry for name, entry in self._inputs.items() if not name.startswith(later)}
         # Without a result or a checkpoint the run starts over, with the new code alone.
         if (self.finished or num_steps_done) and not self._config.run.accept_code_changes:
             return in_use
-        return {name: entry for name, entry in in_use.items() if not name.startswith(CODE)}
+        return {name: entry for name, entry in in_use.items() if not name.startswith(EDITABLE)}

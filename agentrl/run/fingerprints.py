@@ -1,14 +1,20 @@
-"""Inputs of a run besides its config: the files and models that it reads, the user's code, and digests of their content."""
+"""Inputs of a run besides its config: the files and models that it reads, the user's code, the tools of MCP servers, and
+digests of their content.
+"""
 
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import orjson
+
 from agentrl.cluster.ray.user_modules import imported_user_modules
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.run.preflight.models.folders import trained_or_asked
+from agentrl.tools.base import ToolConfig
+from agentrl.tools.mcp.keys import MCP_TOOL
 
 _WHOLE_BYTES = 64 << 20
 _END_BYTES = 1 << 20
@@ -17,6 +23,12 @@ _SAMPLE_BYTES = 16 << 10
 
 CODE = "module "
 """First word of the keys of the user's modules."""
+SERVER_TOOL = "MCP tool"
+"""First words of the keys of what MCP servers offer."""
+EDITABLE = (CODE, SERVER_TOOL)
+"""Inputs whose change `run.accept_code_changes` accepts."""
+Content = Path | bytes
+"""Content of an input: a file, the folder of a model, or the bytes themselves."""
 _MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -59,12 +71,21 @@ def code_of_user() -> dict[str, Path]:
     return {f"{CODE}{name}": file for name, file in imported_user_modules().items()}
 
 
-def digest_of(path: Path, *, key: str) -> str:
-    """Return a digest of the content of a file, or of the model in a folder; place and dates are not part of it.
+def tools_of_servers(tools: Sequence[ToolConfig]) -> dict[str, bytes]:
+    """Return what the policy is shown of the tools of MCP servers, by `MCP tool NAME`, and their names in order."""
+    schemas = [tool.tool_schema["function"] for tool in tools if tool.class_name == MCP_TOOL and tool.tool_schema]
+    names = {f"{SERVER_TOOL}s": orjson.dumps([schema["name"] for schema in schemas])} if schemas else {}
+    return names | {f"{SERVER_TOOL} {schema['name']}": orjson.dumps(schema) for schema in schemas}
+
+
+def digest_of(path: Content, *, key: str) -> str:
+    """Return a digest of bytes, of the content of a file, or of the model in a folder; place and dates are not part of it.
 
     Raises:
         ConfigError: it cannot be read; `key` is what names it.
     """
+    if isinstance(path, bytes):
+        return hashlib.sha256(path).hexdigest()
     try:
         if not path.is_dir():
             return _digest_of_file(path, whole_bytes=path.stat().st_size)

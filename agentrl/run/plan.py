@@ -42,7 +42,7 @@ from agentrl.observability.progress import RunProgress
 from agentrl.rewards.loader import check_reward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.run.directory import RunDirectory
-from agentrl.run.fingerprints import code_of_user, inputs_of
+from agentrl.run.fingerprints import code_of_user, inputs_of, tools_of_servers
 from agentrl.run.judges import MAX_SESSIONS, driver_judge, judges_on_nodes
 from agentrl.run.preflight.extra_roles import check_extra_roles
 from agentrl.run.preflight.memory import check_memory
@@ -164,7 +164,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
     """
     loaded, notes = choose_dtype(loaded)
     config, directory = loaded.config, RunDirectory(loaded.config)
-    tools = check_plugins(loaded)
+    tools = check_plugins(loaded, asks_servers=not directory.finished)
     stages = stages_of(config)
     prompts = [training_prompts(stage.config, file_names=stage.file_names) for stage in stages]
     held_out = held_out_prompts(config)
@@ -176,7 +176,7 @@ def prepare(loaded: LoadedConfig) -> Plan:
         for stage in stages:
             warnings += check_memory(stage.config).warnings
         check_chat_of_run(config, tools)
-    _open(directory, config, trains=True)
+    _open(directory, config, tools, trains=True)
     return Plan(
         loaded=loaded,
         directory=directory,
@@ -197,11 +197,11 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     """Read and check everything that an evaluation needs; see `prepare`."""
     loaded, notes = choose_dtype(loaded)
     config, directory = loaded.config, RunDirectory(loaded.config)
-    tools = check_plugins(loaded)
+    tools = check_plugins(loaded, asks_servers=not directory.finished)
     held_out = held_out_prompts(config)
     if not directory.finished:
         check_without_actor(config, tools)
-    _open(directory, config, trains=False)
+    _open(directory, config, tools, trains=False)
     return EvaluationPlan(
         loaded=loaded,
         directory=directory,
@@ -225,9 +225,10 @@ def check_without_actor(config: RunConfig, tools: Sequence[ToolConfig]) -> None:
     check_chat_of_run(config, tools)
 
 
-def _open(directory: RunDirectory, config: RunConfig, *, trains: bool) -> None:
+def _open(directory: RunDirectory, config: RunConfig, tools: Sequence[ToolConfig], *, trains: bool) -> None:
+    inputs = inputs_of(config, trains=trains) | code_of_user() | tools_of_servers(tools)
     with report_full_disk(directory.path):
-        directory.open(inputs_of(config, trains=trains) | code_of_user(), trains=trains)
+        directory.open(inputs, trains=trains)
 
 
 def training_warnings(config: RunConfig) -> list[str]:

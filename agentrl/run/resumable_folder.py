@@ -19,7 +19,7 @@ from agentrl.checkpoints.store import CheckpointStore, write_whole
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
-from agentrl.run.fingerprints import CODE, digest_of
+from agentrl.run.fingerprints import EDITABLE, Content, digest_of
 from agentrl.run.resume_rules import Changes, refuse_changes
 
 EXPORTED = "exported"
@@ -45,13 +45,13 @@ class ResumableFolder(ABC):
         self._result = self.path / "result.json"
         self._settings = config
         self._num_steps = num_steps
-        self._inputs: dict[str, tuple[Path, str]] = {}
+        self._inputs: dict[str, tuple[Content, str]] = {}
 
     @abstractmethod
     def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
         """Return what differs from a saved config after so many steps, and must not."""
 
-    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Path, str]]:
+    def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Content, str]]:
         """Return the inputs that a run with that saved config has read by then."""
         return self._inputs
 
@@ -66,15 +66,14 @@ class ResumableFolder(ABC):
             return False
         return self.result().get("num_steps", math.inf) >= self._num_steps
 
-    def open(self, inputs: Mapping[str, Path], *, trains: bool) -> None:
+    def open(self, inputs: Mapping[str, Content], *, trains: bool) -> None:
         """Start a new run in the folder, or check that the existing run may resume; a training claims its checkpoints.
 
         An existing run is changed only after all checks have passed. The next start can handle the state that a killed start
         leaves: `result.json` contains its number of steps.
 
         Args:
-            inputs: files and model folders that the run reads, by the key that names them; their content must not change
-                during the run.
+            inputs: what the run reads, by the key that names it; its content must not change during the run.
             trains: whether the run resumes from its checkpoints, which must then exist unless all steps are done.
 
         Raises:
@@ -94,7 +93,7 @@ class ResumableFolder(ABC):
         if not self.finished:
             self._result.unlink(missing_ok=True)  # the run gets more steps
 
-    def try_out(self, inputs: Mapping[str, Path]) -> str:
+    def try_out(self, inputs: Mapping[str, Content]) -> str:
         """Test whether the folder can be written, and leave it unchanged; arguments and errors as in `open` for a training.
 
         Returns:
@@ -116,7 +115,7 @@ class ResumableFolder(ABC):
         outlook = "begin there" if self._is_new else f"go on after step {num_steps_done}"
         return f"run.dir: {self.path} can be written; a run would {outlook}"
 
-    def _refuse_other_run_here(self, inputs: Mapping[str, Path], *, trains: bool) -> int:
+    def _refuse_other_run_here(self, inputs: Mapping[str, Content], *, trains: bool) -> int:
         """Compute the inputs' digests, and refuse to resume a run with other inputs or another config; returns its steps."""
         self._inputs = {key: (path, digest_of(path, key=key)) for key, path in inputs.items()}
         if self._is_new:
@@ -208,7 +207,9 @@ class ResumableFolder(ABC):
         return orjson.loads(self._result.read_bytes())
 
     def _encoded_inputs(self) -> bytes:
-        return orjson.dumps({name: digest for name, (_, digest) in self._inputs.items()})
+        # A finished run does not ask its MCP servers, and may be given more steps.
+        saved = content_of(self._saved_digests) if self.finished else None
+        return orjson.dumps(orjson.loads(saved or b"{}") | {name: digest for name, (_, digest) in self._inputs.items()})
 
     def _encoded_config(self) -> bytes:
         return yaml.safe_dump(self._settings.model_dump(), sort_keys=False, allow_unicode=True).encode()
@@ -232,18 +233,24 @@ class ResumableFolder(ABC):
         refuse_other_inputs(read, inputs, where=where, key=key)
 
 
-def refuse_other_inputs(inputs: Mapping[str, tuple[Path, str]], saved: bytes | None, *, where: str, key: str) -> None:
+def refuse_other_inputs(
+    inputs: Mapping[str, tuple[Content, str]], saved: bytes | None, *, where: str, key: str
+) -> None:
     """Refuse inputs whose digests differ from the saved ones; inputs without a saved digest are accepted."""
     before = {} if saved is None else orjson.loads(saved)
     changed = [name for name, (_, digest) in inputs.items() if before.get(name, digest) != digest]
     if changed:
-        named = ", ".join(f"`{name}` ({inputs[name][0]})" for name in changed)
-        is_code = all(name.startswith(CODE) for name in changed)
-        accept = ", or go on with the new code by `run.accept_code_changes=true`" if is_code else ""
+        named = ", ".join(_named(name, inputs[name][0]) for name in changed)
+        is_editable = all(name.startswith(EDITABLE) for name in changed)
+        accept = ", or go on with the new content by `run.accept_code_changes=true`" if is_editable else ""
         raise ConfigError(
             f"{where} a run that read other content from {named}, so what it has made does not go with what is there now. "
-            f"Put the old files back, or name another `{key}`{accept}."
+            f"Put the old content back, or name another `{key}`{accept}."
         )
+
+
+def _named(name: str, content: Content) -> str:
+    return f"`{name}` ({content})" if isinstance(content, Path) else f"`{name}`"
 
 
 def content_of(file: Path) -> bytes | None:

@@ -14,7 +14,7 @@ from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
 from agentrl.run.directory import RunDirectory
-from agentrl.run.fingerprints import code_of_user, inputs_of
+from agentrl.run.fingerprints import code_of_user, inputs_of, tools_of_servers
 from agentrl.run.judges import needs_judge
 from agentrl.run.plan import check_plugins, training_warnings
 from agentrl.run.preflight.memory import check_memory
@@ -57,7 +57,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         subject = read_data(subject, report)
         check_this_machine(subject, report)
         check_chat(subject, report)
-        report.note(RunDirectory(config).try_out(inputs_of(config, trains=True) | code_of_user()))
+        inputs = inputs_of(config, trains=True) | code_of_user() | tools_of_servers(tools)
+        report.note(RunDirectory(config).try_out(inputs))
         await try_tools_and_reward(subject, report)
         report.not_checked(
             "how fast the engine and the update are, and whether the policy learns: a few steps show that"

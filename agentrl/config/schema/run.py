@@ -43,7 +43,7 @@ class RunSection(Section):
     seed: Seed = 0
     """Seed of the order of the prompts, the sampling of every turn, and the resampling of groups."""
     accept_code_changes: bool = resumable(False)
-    """Resume although your own tools, rewards or other modules were edited since the run last started."""
+    """Resume although your own tools, rewards or other modules were edited, or an MCP server changed its tools."""
 
 
 class DataSection(Section):

@@ -48,7 +48,7 @@ def check_unchanged(server: McpServerConfig, tools: Sequence[Tool], wanted: Mapp
     """
     offered = {tool.name: tool.input_schema for tool in tools}
     for name, parameters in wanted.items():
-        way_out = "Pin the server's version and start the run again: it resumes with the new tools"
+        way_out = "Pin the server's version and start the run again"
         if name not in offered:
             raise ToolChangedError(f"{server.label}: its tool `{name}` is gone since the start of the run. {way_out}")
         if _bare(offered[name]) != _bare(parameters):
