@@ -1,5 +1,6 @@
 """HTTP of the rollout service: routes, who may call, and errors as JSON."""
 
+import asyncio
 import contextlib
 import hmac
 import logging
@@ -31,6 +32,8 @@ _BACKLOG = 1024
 """Connections that may wait to be accepted."""
 _CLOSE_S = 1.0
 """Time that open requests get when the service ends; then they are cancelled."""
+_SEND_S = 600.0
+"""Time that a client may take to read a line; then it is treated as gone, since its trajectories take the room of others."""
 
 
 class ServiceApp:
@@ -67,7 +70,8 @@ class ServiceApp:
             async def send(line: bytes) -> None:
                 if not opened.sent:
                     self._metrics.note_first_line(time.monotonic() - received_at)
-                await response.write(line)
+                async with asyncio.timeout(_SEND_S):
+                    await response.write(line)
 
             try:
                 await self._rollouts.roll_out(opened, prompt_tokens, send)
@@ -75,6 +79,10 @@ class ServiceApp:
             except AgentRLError as error:
                 logger.error("request %d: ended after %d trajectories: %s", opened.number, len(opened.sent), error)
                 await response.write(_line({"kind": "error", "message": str(error)}))
+            except TimeoutError:
+                logger.warning("request %d: its client has read nothing for %g s, cancelled", opened.number, _SEND_S)
+                assert request.transport is not None, "it is connected"
+                request.transport.abort()
             except ConnectionResetError:
                 pass  # the client has left, and everything is cancelled
         with contextlib.suppress(ConnectionResetError):

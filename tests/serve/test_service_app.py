@@ -9,7 +9,7 @@ import pytest
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.errors import EngineError, WorkerError
 from agentrl.trajectories.codec import decode_trajectory
-from agentrl.types import Prompt, Termination, Trajectory
+from agentrl.types import Prompt, Termination, Trajectory, Turn
 from tests.serve.service import PlayedWorker, lost, played, served
 
 POLICY = str(Path("examples/arithmetic/policy").absolute())
@@ -74,6 +74,21 @@ async def test_a_client_that_leaves_cancels_its_own_trajectories_only():
     assert summary["num_trajectories"] == 2
     assert len(service.worker.cancelled) == 6
     assert service.rollouts.num_open == 0
+
+
+async def test_a_client_that_reads_nothing_gives_its_room_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agentrl.serve.app._SEND_S", 0.2)
+    text = "a" * (8 << 20)  # more than sockets hold
+
+    def play(request: TrajectoryRequest) -> Trajectory:
+        return replace(played(request), turns=(Turn(text=text),))
+
+    async with served(PlayedWorker(play)) as service:
+        async with service.client.post("/v1/rollouts", json={"prompts": [{"prompt": "a"}], "samples_per_prompt": 3}):
+            async with asyncio.timeout(5):
+                while service.rollouts.num_open:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert not service.rollouts._failure.done()
 
 
 async def test_a_full_service_answers_429_and_says_when_to_try_again():
