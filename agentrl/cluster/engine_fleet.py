@@ -146,6 +146,11 @@ class EngineFleet:
             return [e.name for e in self._engines if e.state is EngineState.WAITING and self._awake.is_set()]
         return [e.name for e in self._engines if e.state.takes_weights]
 
+    @property
+    def takes_work(self) -> bool:
+        """True while an engine is open."""
+        return any(engine.state is EngineState.OPEN for engine in self._engines)
+
     def hold(self, source: WeightSource, names: Sequence[str]) -> bool:
         """Return whether all engines with these names have the weights of `source`."""
         return all(e.weights is source for e in self._engines if e.name in names)
@@ -158,6 +163,8 @@ class EngineFleet:
         Raises:
             EngineError: an engine that worked before refuses the weights. The others then have them, unless it was a stream.
         """
+        if self._lost:
+            raise self._lost
         self._loads_weights = True
         # A stream waits for every engine that it was published for, also for one that is suspected by now.
         is_stream = source.transport.is_stream

@@ -79,10 +79,14 @@ class PolicyWeights:
             async with self._lock:
                 source = self._source
                 if source is None or fingerprint(Path(source.address)) != source.publisher:
-                    logger.error(
-                        "weights: version %d is gone from its folder; a restarted engine waits for the next",
-                        self.version,
+                    error = EngineError(
+                        f"weights: a restarted engine needs version {self.version}, whose folder is gone or was changed. "
+                        "Keep a folder until the next version is loaded"
                     )
+                    if self._engines.takes_work:
+                        logger.error("%s; it waits for that", error)
+                    else:  # requests would wait for ever, and the trainer for them
+                        self._engines.fail(error)
                     continue
                 try:
                     await self._engines.load(source)

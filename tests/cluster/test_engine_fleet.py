@@ -10,7 +10,7 @@ import pytest
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.errors import EngineError, InsufficientResourcesError, WorkerDiedError
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from tests.cluster.fake_fleet import GONE, FakeEngine, World, played
+from tests.cluster.fake_fleet import GONE, FakeEngine, World, played, source
 
 
 def test_a_dead_engine_is_closed_at_once_and_opened_again_in_a_new_process_with_the_current_weights():
@@ -145,6 +145,16 @@ def test_an_engine_that_refuses_the_weights_does_not_interrupt_the_others():
         with pytest.raises(EngineError, match="not the model's weights"):
             await world.push(4)
         assert world.now(0).loaded[-1] == ("w4", 4)
+
+    played(story)
+
+
+def test_a_fleet_that_failed_takes_no_weights():
+    async def story(world: World) -> None:
+        world.fleet.fail(EngineError("the weights are gone"))
+        with pytest.raises(EngineError, match="the weights are gone"):
+            await world.fleet.load(source("w4"))
+        assert world.now(0).loaded == [("w3", 3)]
 
     played(story)
 

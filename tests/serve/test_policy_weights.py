@@ -30,6 +30,8 @@ class RecordedFleet:
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.error: AgentRLError | None = None
+        self.takes_work = True
+        self.failure: AgentRLError | None = None
 
     async def load(self, source: WeightSource) -> None:
         self.began.set()
@@ -37,6 +39,9 @@ class RecordedFleet:
         if self.error:
             raise self.error
         self.loaded.append(source)
+
+    def fail(self, error: AgentRLError) -> None:
+        self.failure = error
 
 
 def weights_of(fleet: RecordedFleet, model: Path) -> PolicyWeights:
@@ -76,6 +81,17 @@ async def test_an_engine_that_restarts_never_gets_other_weights_under_an_old_ver
     await weights.load(str(folder))
     await late(fleet, weights)
     assert [source.version for source in fleet.loaded] == [1, 2, 2]
+    assert fleet.failure is None
+
+
+async def test_requests_fail_where_no_engine_is_open_and_the_weights_of_a_restarted_one_are_gone(folder: Path):
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    await weights.load(str(folder))
+    shutil.rmtree(folder)
+    fleet.takes_work = False
+    await late(fleet, weights)
+    assert "version 1, whose folder is gone" in str(fleet.failure)
 
 
 async def test_a_client_that_leaves_does_not_interrupt_a_load(folder: Path):
