@@ -57,10 +57,11 @@ class RolloutService:
                     yield line
 
     def accuracy(self, rows: Sequence[Row], samples: int) -> float:
-        """Return the mean reward."""
-        trajectories = self.roll_out(rows, samples)
-        rewards = [trajectory["reward"] for trajectory in trajectories if trajectory["reward"] is not None]
-        return sum(rewards) / len(rewards)
+        """Return the mean reward; RuntimeError if a trajectory was lost, which a mean of the others would hide."""
+        trajectories = list(self.roll_out(rows, samples))
+        if lost := [trajectory["failures"][-1] for trajectory in trajectories if trajectory["reward"] is None]:
+            raise RuntimeError(f"{len(lost)} of {len(trajectories)} trajectories were lost, the first to {lost[0]}")
+        return sum(trajectory["reward"] for trajectory in trajectories) / len(trajectories)
 
 
 def rollout_func_of(service: RolloutService, rows: Sequence[Row], *, end_token: int) -> Any:
@@ -73,7 +74,8 @@ def rollout_func_of(service: RolloutService, rows: Sequence[Row], *, end_token: 
         answers = service.roll_out([row | {"id": index} for index, row in enumerate(step_rows)], SAMPLES)
         trajectories = sorted(answers, key=lambda line: (int(line["prompt_id"]), line["sample_index"]))
         rewards = [line["reward"] for line in trajectories if line["reward"] is not None]
-        print(f"step {trainer.state.global_step + 1}: mean reward {sum(rewards) / len(rewards):.3f}", flush=True)
+        mean, num_lost = sum(rewards) / len(rewards), len(trajectories) - len(rewards)
+        print(f"step {trainer.state.global_step + 1}: mean reward {mean:.3f}, {num_lost} lost", flush=True)
         fields = [trl_fields(line, nothing=end_token) for line in trajectories]
         return {name: [values[name] for values in fields] for name in fields[0]}
 

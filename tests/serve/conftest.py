@@ -42,7 +42,7 @@ def real_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServi
     tools = yaml.safe_load(Path("tool_configs/python_tool_config.yaml").read_text())
     tools["tools"][0]["class_name"] = "tests.serve.noted_tool.NotedTool"
     tools["tools"][0]["config"]["folder"] = str(noted)
-    (folder / "tools.yaml").write_text(yaml.safe_dump(tools))
+    (folder / "tools.yaml").write_text(yaml.safe_dump(tools, sort_keys=False))  # another order is another prompt
     words = (f"service.port={port}", f"tool_config_path={folder / 'tools.yaml'}")
     with running(folder / "run", *words, module="agentrl.serve") as run:
         url = f"http://127.0.0.1:{port}"
