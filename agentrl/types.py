@@ -375,7 +375,7 @@ class TrajectorySummary:
     reward_metrics: Mapping[str, float] = field(default_factory=dict)
     is_masked: bool = False
     num_prompt_tokens: int = 0
-    """Part of `num_tokens` that all trajectories of the prompt share."""
+    """Part of `num_tokens` that all trajectories of the prompt share; those of several rows share nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,13 +42,14 @@ class ScriptedEngine:
     The script is a list (answers in the order of the calls), a dict keyed by the prompt's token ids, or a function.
     A reply of token ids gets the log-probability `logprob` for each, is cut at `max_tokens` (then it finishes by
     length), and stops otherwise; a `Completion` is passed on unchanged; an `EngineError` is raised.
-    `calls` records every request, `aborted` every abort.
+    `cut` are the tokens that an aborted request has sampled. `calls` records every request, `aborted` every abort.
     """
 
-    def __init__(self, script: Script, *, delay_s: float = 0.0, logprob: float = -0.5) -> None:
+    def __init__(self, script: Script, *, delay_s: float = 0.0, logprob: float = -0.5, cut: Sequence[int] = ()) -> None:
         self._script = script
         self._delay_s = delay_s
         self._logprob = logprob
+        self._cut = list(cut)
         self._running: dict[str, asyncio.Event] = {}
         self._awake = asyncio.Event()
         self._awake.set()
@@ -65,7 +66,8 @@ class ScriptedEngine:
         index = len(self.calls)
         self.calls.append(EngineCall(token_ids=list(token_ids), params=params, request_id=request_id))
         if not await self._delay(request_id, deadline):
-            return self._completion([], FinishReason.ABORT)
+            self.num_generated_tokens += len(self._cut)
+            return self._completion(self._cut, FinishReason.ABORT)
         reply = self._reply(index, token_ids, params)
         if isinstance(reply, EngineError):
             raise reply

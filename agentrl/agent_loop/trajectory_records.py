@@ -58,7 +58,7 @@ def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
         is_masked=trajectory.is_masked,
         termination=trajectory.termination,
         num_tokens=len(trajectory.token_ids),
-        num_prompt_tokens=trajectory.num_prompt_tokens,
+        num_prompt_tokens=0 if trajectory.row_starts else trajectory.num_prompt_tokens,
         num_response_tokens=trajectory.num_response_tokens,
         num_turns=len(trajectory.turns),
         num_tool_calls=num_calls,

@@ -329,8 +329,6 @@ class AgentLoopWorker:
         try:
             trajectory = await self._play(parts, request, episode, engine)
             dropped = DropReason.MASKED if trajectory.is_masked else None
-            if request.held_out:
-                dropped = DropReason.HELD_OUT
         finally:
             if parts.agent is not None:
                 parts.agent.settle(episode.trajectory_id, dropped)
@@ -351,7 +349,7 @@ class AgentLoopWorker:
 
     def _loop(self, parts: _Parts, request: TrajectoryRequest) -> ToolAgentLoop | AgentEpisodes:
         if parts.agent is not None:
-            loop = parts.agent.sampling_by(self._config.validation) if request.held_out else parts.agent
+            loop = parts.agent.held_out(self._config.validation) if request.held_out else parts.agent
         else:
             loop = parts.held_out_loop if request.held_out else parts.loop
         return loop if request.sampling is None else loop.sampling_by(request.sampling)

@@ -92,6 +92,12 @@ class AgentEpisodes:
         other._settings = replace(self._settings, validation=validation)
         return other
 
+    def held_out(self, validation: ValidationSection) -> "AgentEpisodes":
+        """Return the same for held-out prompts, which are in no report."""
+        other = self.sampling_by(validation)
+        other._report = ExactnessReport()
+        return other
+
     async def run(self, request: EpisodeRequest, engine: Engine) -> Trajectory:
         """Play one episode to its end; `settle` must follow.
 

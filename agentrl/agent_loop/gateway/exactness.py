@@ -15,8 +15,6 @@ class DropReason(StrEnum):
     """The agent left before the answer was whole."""
     FAILED = "failed"
     """The episode or its reward failed, or the group was complete without it."""
-    HELD_OUT = "held_out"
-    """The episode measures held-out prompts."""
     MASKED = "masked"
     """`reward.score_unfinished: mask` leaves the episode out."""
 

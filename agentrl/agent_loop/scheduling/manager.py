@@ -91,6 +91,7 @@ class AgentLoopManager:
         self._budget = FailureBudget(rollout)
         self._num_surplus = 0
         self._answers = AnswerLog()
+        self._agents = ExactnessReport()
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     def end_batch(self) -> None:
@@ -241,7 +242,6 @@ class AgentLoopManager:
     async def metrics(self) -> dict[str, float]:
         """Return the metrics of workers, engines and admission since the last call."""
         reports = await self._reports()
-        judge = sum((report.judge for report in reports), JudgeStats())
         num_surplus, self._num_surplus = self._num_surplus, 0
         return {
             "rollout/loop_lag_s_p99": max((report.lag.p99_s for report in reports), default=math.nan),
@@ -251,12 +251,12 @@ class AgentLoopManager:
             "reward/checks_given_up": float(sum(report.answers.num_given_up for report in reports)),
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **await self._work.metrics(),
-            **judge.metrics(),
-            **_agent_metrics(reports),
+            **sum((report.judge for report in reports), JudgeStats()).metrics(),
+            **_agent_metrics(self._agents.take()),
         }
 
     async def forget_reports(self) -> None:
-        """Discard the workers' and engines' counts since the last `metrics`; keep engine deaths and surplus trajectories."""
+        """Discard the workers' and engines' counts since the last `metrics`; keep agents', engine deaths and surplus."""
         await self._reports()
         await self._work.metrics()
 
@@ -354,6 +354,7 @@ class AgentLoopManager:
     async def _reports(self) -> list[WorkerReport]:
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
         self._answers.note(sum((report.answers for report in reports), AnswerStats()))
+        self._agents += sum((report.agent for report in reports), ExactnessReport())
         return reports
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
@@ -377,9 +378,8 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
         raise errors.exceptions[0] from None
 
 
-def _agent_metrics(reports: Sequence[WorkerReport]) -> dict[str, float]:
+def _agent_metrics(report: ExactnessReport) -> dict[str, float]:
     """Return the token-exactness report of the agents, which is also logged; without agents nothing."""
-    report = sum((report.agent for report in reports), ExactnessReport())
     if metrics := report.metrics():
         logger.info("agent: %s", report)
     return metrics

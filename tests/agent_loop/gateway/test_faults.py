@@ -10,6 +10,8 @@ import pytest
 
 from agentrl.agent_loop.gateway import agents, rows
 from agentrl.agent_loop.gateway.agents import AgentTask, FunctionAgent, ProgramAgent
+from agentrl.agent_loop.gateway.exactness import DropReason
+from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.errors import DataError, RolloutError, UnexplainedError
 from agentrl.types import Completion, FinishReason, Termination
 from tests.agent_loop.gateway.gateway_stage import TOOL, USER, Calls, GatewayStage, rows_of
@@ -141,6 +143,22 @@ async def test_an_unexpected_exception_of_a_call_ends_the_episode_with_it(stage:
         await stage.play(play, BrokenEngine([]))
 
 
+async def test_tokens_of_a_call_that_nobody_waits_for_are_counted_as_unread(stage: GatewayStage):
+    async def play(calls: Calls) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await calls.chat([USER])
+        await calls.chat([USER])
+
+    answer = stage.ids("42")
+    trajectory = await stage.play(play, ScriptedEngine(lambda *_: answer, delay_s=0.3, cut=[*answer, *answer]))
+    assert len(trajectory.turns) == 1
+    assert stage.episodes is not None
+    report = stage.episodes.take_report()
+    assert report.dropped == {DropReason.UNREAD: 2 * len(answer)}
+    assert (report.num_sampled, report.num_trained) == (3 * len(answer), len(answer))
+
+
 async def test_the_row_of_the_last_turn_is_the_last(stage: GatewayStage):
     async def play(calls: Calls) -> None:
         messages: list[dict[str, Any]] = [USER]
@@ -154,6 +172,7 @@ async def test_the_row_of_the_last_turn_is_the_last(stage: GatewayStage):
     assert "second" in second
     assert "first" in first
     assert first.endswith("third<|im_end|>")
+    assert summarise_trajectory(trajectory).num_prompt_tokens == 0, "nothing of several rows is shared"
 
 
 async def test_the_rows_of_a_session_together_fit_into_a_micro_batch(stage: GatewayStage):

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest
 from agentrl.agent_loop.worker import WorkerReport
@@ -49,6 +50,7 @@ class FakeWorker:
         self.recorded: list[tuple[Any, ...]] = []
         self.caller_id = f"worker {id(self)}"
         self.dies_while_recording = 0
+        self.agent = ExactnessReport()
 
     def __str__(self) -> str:
         return "agent_loop 0"
@@ -84,6 +86,7 @@ class FakeWorker:
             lag=Lag(p99_s=0.05, max_s=0.1),
             judge=JudgeStats(num_submissions=3),
             answers=AnswerStats(num_scored=4, num_missing=3, num_given_up=1),
+            agent=self.agent.take(),
         )
 
     async def prompt_lengths(self, prompts: list[Prompt]) -> dict[str, int]:
@@ -295,6 +298,17 @@ async def test_where_the_only_engine_died_everything_waits_for_the_new_one():
     assert (await manager.metrics())["rollout/engine_deaths"] == 1, "as after a validation"
     assert all(ref.summary.reward == 1.0 for group in groups for ref in group.trajectories)
     assert sum(engine is dead for _, engine in worker.begun) == 4
+
+
+async def test_the_counts_of_agents_outlast_a_validation_that_overlaps_with_training():
+    worker = FakeWorker()
+    manager = make_manager([worker])
+    worker.agent.num_calls, worker.agent.num_sampled, worker.agent.num_trained = 2, 30, 30
+    await manager.forget_reports()
+    worker.agent.num_calls, worker.agent.num_sampled, worker.agent.num_trained = 1, 10, 10
+    metrics = await manager.metrics()
+    assert (metrics["agent/calls"], metrics["agent/tokens_trained"]) == (3, 40)
+    assert "agent/calls" not in await manager.metrics()
 
 
 def test_a_trajectory_that_kills_every_engine_is_given_up_alone():

@@ -72,13 +72,18 @@ def variants(body: Any) -> Iterator[Any]:
 def test_every_body_is_read_or_refused_with_a_field(protocol: ModuleType):
     bodies = list(variants(BODIES[protocol]))
     number_read = 0
+    refusals: list[tuple[RequestError, Any]] = []
     for body in bodies:
         try:
             call = protocol.read(body)
         except RequestError as refused:
             json.dumps(protocol.error(400, str(refused), field=refused.field))
+            refusals.append((refused, body))
         else:
             assert isinstance(call, AgentCall)
             assert all(isinstance(message["content"], str) for message in call.messages)
             number_read += 1
     assert 0 < number_read < len(bodies)
+    for refused, body in refusals:
+        assert f"`{refused.field or 'body'}" in str(refused)
+        assert bool(refused.field) == isinstance(body, dict), str(refused)
