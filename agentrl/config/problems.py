@@ -53,6 +53,8 @@ def _describe(item: Any, key: str, schema: type[BaseModel], parts: Sequence[Any]
     if kind == "missing":
         return f"`{key}` is missing"
     shown = "null" if value is None else repr(value)[:_MAX_SHOWN]
+    if _is_secret(schema, parts):
+        shown = f"of type `{type(value).__name__}`"
     if kind == "value_error":
         return f"`{key}` {item['ctx']['error']}"
     if kind in _BOUNDS:
@@ -81,6 +83,15 @@ def _suggestion(schema: type[BaseModel], parts: Sequence[Any]) -> str:
     known = list(_section_at(schema, parts[:-1]).model_fields)
     near = elsewhere if len(elsewhere) == 1 else get_close_matches(name, known, n=1)
     return f"Did you mean `{near[0]}`?" if near else f"Known keys: {', '.join(f'`{key}`' for key in known)}"
+
+
+def _is_secret(schema: type[BaseModel], parts: Sequence[Any]) -> bool:
+    """Return whether the key belongs to a field that is declared with `repr=False`."""
+    for index, part in enumerate(parts):
+        field = _section_at(schema, parts[:index]).model_fields.get(str(part))
+        if field is not None and not field.repr:
+            return True
+    return False
 
 
 def _section_at(schema: type[BaseModel], parts: Sequence[Any]) -> type[BaseModel]:

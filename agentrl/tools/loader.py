@@ -139,7 +139,9 @@ def _read_server(plain: dict[str, Any], file: Path, *, prefix: str) -> ToolConfi
 
 def _read_entry(plain: Any, *, source: str, prefix: str) -> ToolConfig:
     if not isinstance(plain, dict) or len({"class_name", "function"} & plain.keys()) != 1:
-        raise ConfigError(f"{source}: `{prefix}` is {plain!r:.100}; name the tool by `class_name` or `function`")
+        # Not its values: an MCP server without its `type` may hold secrets.
+        shown = f"has the keys {', '.join(map(str, plain))}" if isinstance(plain, dict) else f"is {plain!r:.100}"
+        raise ConfigError(f"{source}: `{prefix}` {shown}; name the tool by `class_name`, `function` or `type: mcp`")
     entry = read_plain_config(_Entry, plain, source=source, prefix=f"{prefix}.")
     config = entry.config if entry.function is None else {"function": entry.function, **entry.config}
     if config.get("type", "native") != "native":

@@ -225,6 +225,22 @@ def test_keys_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
             load_tool_file(file)
 
 
+def test_no_message_shows_a_secret_of_a_servers_entry(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yaml"
+    for entry, problem in (
+        ("url: 'http://x', headers: {Authorization: s3cret}", "has the keys url, headers; name the tool by"),
+        ("type: mcp, url: 'http://x', headers: {Key: [s3cret]}", "headers.Key` is of type `list`, and must be text"),
+        ("type: mcp, url: 'http://x', headers: [s3cret]", "headers` is of type `list`, and must be a mapping"),
+        ("type: mcp, command: [x], env: {KEY: {a: s3cret}}", "env.KEY` is of type `dict`, and must be text"),
+        ("type: mcp, url: 'http://me:s3cret@127.0.0.1:1/mcp?key=s3cret'", "MCP server `http://127.0.0.1:1/mcp`: "),
+    ):
+        file.write_text(f"tools: [{{{entry}}}]")
+        with pytest.raises(ConfigError) as refusal:
+            with_server_tools(load_tool_file(file))
+        assert problem in str(refusal.value)
+        assert "s3cret" not in str(refusal.value)
+
+
 WORKER = """
 import asyncio, sys, time
 from pathlib import Path

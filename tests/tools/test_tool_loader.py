@@ -140,10 +140,13 @@ def test_the_short_form_adds_the_notebook_on_request() -> None:
         ("tools: []", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tool: [{class_name: a.B}]", r"tools\.yaml: the file must hold one key, `tools`"),
         ("tools: [a.B]", r"tools\.yaml: `tools\[0\]` is 'a.B'"),
-        ("tools: [{config: {}}]", r"tools\.yaml: `tools\[0\]` is {.*; name the tool by `class_name` or `function`"),
+        (
+            "tools: [{config: {}}]",
+            r"tools\.yaml: `tools\[0\]` has the keys config; name the tool by `class_name`, `function`",
+        ),
         (
             "tools: [{class_name: a.B, function: a.b}]",
-            r"`tools\[0\]` is .*; name the tool by `class_name` or `function`",
+            r"`tools\[0\]` .*; name the tool by `class_name`, `function`",
         ),
         ("tools: [{class_name: a.B, confg: {}}]", r"unknown key `tools\[0\]\.confg`. Did you mean `config`\?"),
         ("tools: [{class_name: a.B, config: {type: mcp}}]", r"`tools\[0\]\.config\.type` is 'mcp'.*`native` only"),

@@ -1,6 +1,7 @@
 """Keys of an MCP server in the tool YAML, and what a worker gets of each of its tools."""
 
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -17,9 +18,9 @@ class McpServerConfig(PlainConfig):
     """Program and arguments of a server that a worker starts, in the folder of the tool YAML; it talks over stdio."""
     url: str | None = Field(default=None, pattern="^https?://")
     """Address of a server that runs already (streamable HTTP); instead of `command`."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
     """Environment variables for `command`; of the worker's own it gets `HOME`, `PATH`, `USER` and the like."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     """HTTP headers for `url`, such as `Authorization: Bearer ${oc.env:MY_TOKEN}`."""
     scope: Literal["worker", "trajectory"] = "worker"
     """`worker`: all trajectories of a worker share a server. `trajectory`: each has its own, for servers with state."""
@@ -44,8 +45,11 @@ class McpServerConfig(PlainConfig):
 
     @property
     def label(self) -> str:
-        """Name of the server in messages; arguments and headers may hold secrets."""
-        return f"MCP server `{self.url or (self.command or [''])[0]}`"
+        """Name of the server in messages; arguments, headers, and user and query of an address may hold secrets."""
+        if self.url is None:
+            return f"MCP server `{(self.command or [''])[0]}`"
+        url = urlsplit(self.url)
+        return f"MCP server `{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}`"
 
 
 class McpToolConfig(PlainConfig):
