@@ -87,7 +87,14 @@ def trl_fields(trajectory: Row, *, nothing: int) -> dict[str, Any]:
 
     `env_mask` keeps the tokens of tools out of the loss. A trajectory that was lost, or is not to be trained on, becomes the
     token `nothing` without loss, and its reward None, which TRL leaves out of its group.
+
+    Raises:
+        ValueError: it has several rows, which TRL's `rollout_func` cannot return.
     """
+    if trajectory.get("row_starts"):
+        raise ValueError(
+            f"trajectory {trajectory['trajectory_id']}: several rows (`row_starts`), which this example cannot train on"
+        )
     start = trajectory["num_prompt_tokens"]
     if trajectory["reward"] is None or trajectory["is_masked"]:
         return {"prompt_ids": [nothing], "completion_ids": [nothing], "logprobs": [0.0], "env_mask": [0], "score": None}

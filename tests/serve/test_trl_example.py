@@ -33,6 +33,8 @@ def test_tool_tokens_are_masked_and_lost_trajectories_have_neither_loss_nor_rewa
         fields = trl_fields(line | changed, nothing=2)
         assert fields["env_mask"] == [0]
         assert fields["score"] is None
+    with pytest.raises(ValueError, match="several rows"):
+        trl_fields(line | {"trajectory_id": "1-0-0", "row_starts": [3]}, nothing=2)
 
 
 @pytest.mark.slow
