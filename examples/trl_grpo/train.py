@@ -74,6 +74,10 @@ def rollout_func_of(service: RolloutService, rows: Sequence[Row], *, end_token: 
         answers = service.roll_out([row | {"id": index} for index, row in enumerate(step_rows)], SAMPLES)
         trajectories = sorted(answers, key=lambda line: (int(line["prompt_id"]), line["sample_index"]))
         rewards = [line["reward"] for line in trajectories if line["reward"] is not None]
+        if not rewards:
+            raise RuntimeError(
+                f"all {len(trajectories)} trajectories were lost, the first to {trajectories[0]['failures'][-1]}"
+            )
         mean, num_lost = sum(rewards) / len(rewards), len(trajectories) - len(rewards)
         print(f"step {trainer.state.global_step + 1}: mean reward {mean:.3f}, {num_lost} lost", flush=True)
         fields = [trl_fields(line, nothing=end_token) for line in trajectories]

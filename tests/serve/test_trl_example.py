@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -35,6 +37,17 @@ def test_tool_tokens_are_masked_and_lost_trajectories_have_neither_loss_nor_rewa
         assert fields["score"] is None
     with pytest.raises(ValueError, match="several rows"):
         trl_fields(line | {"trajectory_id": "1-0-0", "row_starts": [3]}, nothing=2)
+
+
+@pytest.mark.slow  # imports TRL
+def test_a_step_of_which_everything_was_lost_ends_the_training_with_the_reason():
+    from examples.trl_grpo.train import rollout_func_of
+
+    lost = {"prompt_id": "0", "sample_index": 0, "reward": None, "failures": [{"message": "the judge is away"}]}
+    service = SimpleNamespace(push=lambda model: None, roll_out=lambda rows, samples: iter([lost]))
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(unwrap_model=lambda model: model), model=None)
+    with pytest.raises(RuntimeError, match="the judge is away"):
+        rollout_func_of(cast(Any, service), [{"prompt": "a"}], end_token=2)(["a"], cast(Any, trainer))
 
 
 @pytest.mark.slow
