@@ -68,9 +68,17 @@ class PolicyWeights:
 
     @contextlib.asynccontextmanager
     async def serving_late_engines(self) -> AsyncIterator[None]:
-        """Load the current weights into engines that come late, after a restart, as long as the context lasts."""
-        async with watching(self._serve_late_engines(), what="engines that wait for weights"):
-            yield
+        """Load the current weights into engines that come late, after a restart, as long as the context lasts.
+
+        Its end cancels open loads too: an engine that ends with the service must not look dead to them.
+        """
+        try:
+            async with watching(self._serve_late_engines(), what="engines that wait for weights"):
+                yield
+        finally:
+            for loading in self._loading:
+                loading.cancel()
+            await asyncio.gather(*self._loading, return_exceptions=True)
 
     async def _serve_late_engines(self) -> None:
         while True:

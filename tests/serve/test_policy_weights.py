@@ -108,6 +108,18 @@ async def test_a_client_that_leaves_does_not_interrupt_a_load(folder: Path):
     assert [source.version for source in fleet.loaded] == [1, 2]
 
 
+async def test_the_end_of_the_service_cancels_a_load(folder: Path):
+    fleet = RecordedFleet()
+    weights = weights_of(fleet, POLICY)
+    fleet.may_end.clear()
+    async with weights.serving_late_engines():
+        request = asyncio.create_task(weights.load(str(folder)))
+        await fleet.began.wait()
+    await asyncio.wait({request}, timeout=1)
+    assert request.cancelled()
+    assert weights.version == 0
+
+
 async def test_a_version_that_an_engine_refused_is_not_given_to_other_weights(folder: Path):
     """Another engine may sample with it already."""
     fleet = RecordedFleet()
