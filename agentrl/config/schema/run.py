@@ -184,7 +184,9 @@ class ActorSection(Section):
     epochs_per_step: Count = 1
     """Passes over these mini-batches; ratios refer to the model before the first (GRPO's mu, verl's `ppo_epochs`)."""
     max_tokens_per_micro_batch: Count = resumable(16384)
-    """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own."""
+    """Packed tokens of one forward pass on one rank; a longer trajectory gets a pass of its own. Limit of all rows of an
+    agent's trajectory together.
+    """
     num_workers: Count = resumable(1)
     """FSDP ranks, one process each."""
     sequence_parallel_size: Count = resumable(1)
