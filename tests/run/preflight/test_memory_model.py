@@ -85,8 +85,8 @@ def test_an_actor_needs_16_bytes_per_weight_and_a_reference_2():
 
 
 def test_an_agents_trajectory_is_estimated_as_a_whole_micro_batch():
-    small = {"max_prompt_tokens": 100, "max_response_tokens": 100, "prompts_per_step": 1, "samples_per_prompt": 2}
-    config, placement = config_of(**small), Placement(role="actor", num_processes=1)
+    config = config_of(max_prompt_tokens=100, max_response_tokens=100, prompts_per_step=1, samples_per_prompt=2)
+    placement = Placement(role="actor", num_processes=1)
     agent = AgentLoopSection(agent=AgentSection(callable="my_agent.solve"))
     with_agent = config.model_copy(update={"agent_loop": agent})
     assert with_agent.max_session_tokens == config.actor.max_tokens_per_micro_batch > 2 * config.max_trajectory_tokens
