@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from rich.console import Console
 
 from agentrl import clock
-from agentrl.agent_loop.gateway.agents import agent_of
+from agentrl.agent_loop.gateway.agents import check_agent
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.checkpoints.full_disk import report_full_disk
@@ -264,7 +264,7 @@ def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[To
     check_reward(loaded.config.reward, loaded.config.judge)
     check_environment(loaded.config.agent_loop)
     if loaded.config.agent_loop.agent.is_set:
-        agent_of(loaded.config.agent_loop.agent)
+        check_agent(loaded.config.agent_loop.agent, loaded.path.resolve().parent)
     return tools
 
 

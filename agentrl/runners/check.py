@@ -67,6 +67,8 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
         report.not_checked(
             "model, data, judge, MCP servers, and calls of tools and reward: `--check` without `=static` tries them"
         )
+    if config.agent_loop.agent.is_set:
+        report.not_checked("the agent: it was found, and plays no episode; a run of one step shows how it does")
     report.console.print(process_table(config, asks_judge=needs_judge(tools, config.reward)))
     report.console.print(concurrency_table(config))
     report.note(f"{loaded.path.name}: ok ({level} check)")

@@ -20,7 +20,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema.judge import JudgeSection
 from agentrl.config.schema.reward import RewardSection
 from agentrl.config.schema.run import ModelSection
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, DataError
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.models.tokenizer import light_tokenizer_class
 from agentrl.run.judges import driver_judge
@@ -99,6 +99,7 @@ async def call(file: Path, arguments: str, tool: str | None) -> None:
 
     Raises:
         ConfigError: the arguments are not a JSON object or the tool refuses them, or it is not clear which tool is meant.
+        DataError: the call failed, as the printed text says.
         RolloutError: the tool's infrastructure failed.
     """
     configs = _load(file)
@@ -123,6 +124,8 @@ async def call(file: Path, arguments: str, tool: str | None) -> None:
         raise ConfigError(f"{wanted.name}: {result.text.removeprefix('failure: ')}. `check` shows what it takes")
     print(f"{result.status} in {result.wall_time_s:.3g} s{f'; it raised {result.cause}' if result.cause else ''}")
     print(result.text)
+    if result.status is not ToolStatus.OK:
+        raise DataError(f"{wanted.name}: the call failed (`{result.status}`)")
 
 
 def _load(file: Path) -> list[ToolConfig]:

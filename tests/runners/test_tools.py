@@ -105,6 +105,9 @@ def test_the_server_that_the_page_about_mcp_shows_is_checked_and_called(tmp_path
     assert '"name": "find_book"' in shown.partition("<|im_start|>system")[2]
     called = tools(tmp_path, "call", "tools.yaml", '{"title": "Emma"}')
     assert called.stdout.splitlines()[1:] == ["Emma appeared in 1815."]
+    failed = tools(tmp_path, "call", "tools.yaml", '{"title": "Emmas"}')
+    assert "no such book" in failed.stdout
+    assert (failed.returncode, failed.stderr) == (1, "error: find_book: the call failed (`error`)\n")
     refused = tools(tmp_path, "call", "tools.yaml", '{"author": "Austen"}')
     assert refused.returncode == 2
     assert "find_book: invalid arguments: 'title' is a required property" in refused.stderr

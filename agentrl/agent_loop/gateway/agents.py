@@ -93,6 +93,21 @@ class Agent(Protocol):
         """End what is left."""
 
 
+def check_agent(section: AgentSection, folder: Path) -> None:
+    """Find the function or the program; `folder` is that of the config, a copy of which programs run in.
+
+    Raises:
+        ConfigError: there is no such function, program or script.
+    """
+    agent_of(section)
+    script = section.command[1] if len(section.command) > 1 and section.command[0].startswith("python") else ""
+    if script.endswith(".py") and not (folder / script).is_file():
+        raise ConfigError(
+            f"`agent_loop.agent.command`: there is no file `{folder / script}`. Name one in the config's folder, or its whole "
+            "path"
+        )
+
+
 def agent_of(section: AgentSection) -> Agent:
     """Return the agent of a config, not started yet.
 
@@ -219,7 +234,8 @@ class ProgramAgent:
 
 async def _write(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
     assert pipe is not None, "a pipe"
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a program need not read its input
+    # A program need not read its input, and may have ended; for that uvloop raises a `RuntimeError`.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
         pipe.write(data)
         await pipe.drain()
     pipe.close()

@@ -187,7 +187,7 @@ class Session:
         if self.failure is not None:
             raise self.failure
         if not self._turns:
-            where = f"agent of prompt `{self.request.prompt.prompt_id}`"
+            where = f"agent `{self._settings.agent.label}` of prompt `{self.request.prompt.prompt_id}`"
             if self._end is Termination.TIMEOUT and not self._refusal:
                 raise RolloutError(
                     f"{where}: it made no call before its deadline; it hangs, or this machine is too busy"

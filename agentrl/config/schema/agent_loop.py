@@ -13,7 +13,9 @@ class AgentSection(Section):
     callable: str | None = None
     """Import path of a function `fn(task)`, sync or async, that plays one episode inside the agent-loop worker."""
     command: list[str] = []
-    """Program and arguments that play one episode as a process; `{prompt}` stands for the text of the last message."""
+    """Program and arguments that play one episode as a process, in a copy of the config's folder with its Python files;
+    `{prompt}` stands for the text of the last message.
+    """
     history: Literal["continue", "exact"] = "continue"
     """`continue` goes on from the sampled tokens when the agent returns the policy's turns; `exact` does so only where the
     template renders the agent's messages to the same tokens, and starts another row elsewhere.
@@ -27,6 +29,11 @@ class AgentSection(Section):
     def is_set(self) -> bool:
         """True if an agent plays the episodes."""
         return self.callable is not None or bool(self.command)
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return self.callable or " ".join(self.command)
 
 
 class AgentLoopSection(Section):

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from agentrl.agent_loop.gateway import agents, rows
-from agentrl.agent_loop.gateway.agents import AgentTask, FunctionAgent, ProgramAgent
+from agentrl.agent_loop.gateway.agents import AgentTask, FunctionAgent, ProgramAgent, check_agent
 from agentrl.agent_loop.gateway.exactness import DropReason
 from agentrl.agent_loop.trajectory_records import summarise_trajectory
-from agentrl.errors import DataError, RolloutError, UnexplainedError
+from agentrl.config.schema.agent_loop import AgentSection
+from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
 from agentrl.types import Completion, FinishReason, Termination
 from tests.agent_loop.gateway.gateway_stage import TOOL, USER, Calls, GatewayStage, rows_of
 from tests.fakes import ScriptedEngine
@@ -109,6 +112,33 @@ async def test_a_prompt_that_no_program_can_take_as_an_argument_is_a_data_error(
     agent = ProgramAgent(["true", "{prompt}"])
     with pytest.raises(DataError, match="cannot be started"):
         await agent.play(replace(TASK, prompt="a\0b"))
+
+
+@pytest.mark.parametrize("args", [["no_such_file.py"], ["-c", "import no_such_module"]])
+async def test_a_program_that_ends_before_it_reads_its_task_is_named_with_its_last_line(args: list[str]):
+    agent = ProgramAgent(["python", *args])
+    with pytest.raises(DataError, match=r"ended with status [12]: .*no_such"):
+        await agent.play(replace(TASK, prompt="a" * (1 << 20)))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_task_for_a_program_that_has_ended_is_dropped(new_loop: Callable[[], asyncio.AbstractEventLoop]):
+    async def write_late() -> None:
+        process = await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.PIPE)
+        await process.wait()
+        await asyncio.sleep(0.05)
+        await agents._write(process.stdin, b"a task")
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(write_late())
+
+
+def test_a_script_that_is_not_in_the_configs_folder_is_refused_before_the_start(tmp_path: Path):
+    (tmp_path / "agent.py").touch()
+    check_agent(AgentSection(command=["python", "agent.py"]), tmp_path)
+    check_agent(AgentSection(command=["python", "-m", "agent"]), tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no file `.*other.py`"):
+        check_agent(AgentSection(command=["python", "other.py"]), tmp_path)
 
 
 async def test_texts_that_cannot_be_encoded_are_refused_with_the_field(stage: GatewayStage):
