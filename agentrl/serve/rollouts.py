@@ -82,9 +82,11 @@ class RolloutService:
         opened = OpenRequest(self, request, number=next(self._numbers))
         self.num_requests += 1
         self.num_open += number
+        logger.info("request %d: trajectories: %d", opened.number, number)
         try:
             yield opened
         finally:
+            logger.info("request %d: ended, sent: %d, cancelled: %d", opened.number, len(opened.sent), opened.num_left)
             self.num_requests -= 1
             self.num_open -= opened.num_left
 

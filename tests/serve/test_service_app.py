@@ -60,7 +60,8 @@ async def test_a_service_outlives_any_number_of_lost_trajectories():
         assert not service.rollouts._failure.done()
 
 
-async def test_a_client_that_leaves_cancels_its_own_trajectories_only():
+async def test_a_client_that_leaves_cancels_its_own_trajectories_only(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "agentrl.serve")
     async with served(PlayedWorker(delay_s=lambda request: 0.5)) as service:
         other = asyncio.create_task(service.roll_out("stays", samples_per_prompt=2))
         body = {"prompts": [{"prompt": "a"}, {"prompt": "b"}], "samples_per_prompt": 3}
@@ -74,6 +75,11 @@ async def test_a_client_that_leaves_cancels_its_own_trajectories_only():
     assert summary["num_trajectories"] == 2
     assert len(service.worker.cancelled) == 6
     assert service.rollouts.num_open == 0
+    ends = [record.getMessage() for record in caplog.records if "ended" in record.message]
+    assert sorted(end.partition(": ")[2] for end in ends) == [
+        "ended, sent: 0, cancelled: 6",
+        "ended, sent: 2, cancelled: 0",
+    ]
 
 
 async def test_a_client_that_reads_nothing_gives_its_room_back(monkeypatch: pytest.MonkeyPatch):
