@@ -84,7 +84,7 @@ def check(file: Path, model: str | None) -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as worker:
         schemas = worker.submit(_schemas, configs, str(file.resolve().parent)).result()
     for config, schema in zip(configs, schemas, strict=True):
-        print(f"{config.class_name}: built in a fresh process from plain data")
+        print(f"{config.label}: built in a fresh process from plain data")
         if model is None:
             print(json.dumps(schema, indent=2))
     if model is not None:

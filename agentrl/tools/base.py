@@ -34,6 +34,11 @@ class ToolConfig:
     config: dict[str, Any] = field(default_factory=dict)
     tool_schema: dict[str, Any] | None = None
 
+    @property
+    def label(self) -> str:
+        """Name in messages: that of the function, or of the class."""
+        return self.config.get("function") or self.class_name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:

@@ -28,7 +28,7 @@ def build_tools(configs: Sequence[ToolConfig], context: ToolContext = NO_CONTEXT
         name = tool.schema.name
         if name in tools:
             raise ToolError(
-                f"tool `{config.class_name}`: its name `{name}` is taken by another tool; rename one of them in its "
+                f"tool `{config.label}`: its name `{name}` is taken by another tool; rename one of them in its "
                 "`tool_schema.function.name`"
             )
         tools[name] = tool

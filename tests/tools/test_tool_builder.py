@@ -7,6 +7,7 @@ from agentrl.errors import ToolError
 from agentrl.judge.connection import JudgeAddress, ToolContext
 from agentrl.tools.base import ToolConfig
 from agentrl.tools.builder import build_tools
+from agentrl.tools.function_tool import FUNCTION_TOOL
 from agentrl.tools.python_tool import PYTHON_TOOL
 
 ADDRESS = {"host_addr": "127.0.0.1", "host_port": 1}
@@ -165,3 +166,14 @@ def test_a_missing_judge_address_is_named() -> None:
 def test_a_token_that_is_not_exported_is_named_without_its_value() -> None:
     with pytest.raises(ToolError, match="`token_env`: the variable `NO_SUCH_TOKEN` is not set"):
         build_tools([ToolConfig(class_name=PYTHON_TOOL, config=ADDRESS | {"token_env": "NO_SUCH_TOKEN"})])
+
+
+def look_up(text: str) -> str:
+    """Look a text up."""
+    return text
+
+
+def test_two_functions_of_one_name_are_named_by_their_path() -> None:
+    path = f"{__name__}.look_up"
+    with pytest.raises(ToolError, match=rf"tool `{path}`: its name `look_up` is taken"):
+        build_tools([ToolConfig(class_name=FUNCTION_TOOL, config={"function": path})] * 2)
