@@ -22,6 +22,7 @@ _ROUNDING_S = 1e-6
 _WAYS_OUT = {
     "judge_queue": "the judge's queue is the bottleneck; add judge workers (`judge.num_slots`, or more hosts)",
     "tool": "the tools are the bottleneck; make them faster, or raise `rollout.max_concurrent_trajectories`",
+    "agent": "the agent is the bottleneck; make it faster, or raise `rollout.max_concurrent_trajectories`",
     "tokenise": "tokenising is the bottleneck; raise `rollout.num_workers`",
     "dispatch": "the way to the agent-loop workers is the bottleneck; raise `rollout.num_workers`",
     "retry": "episodes that fail are the bottleneck; the warnings of this step say why",
@@ -122,9 +123,16 @@ def advice_ahead(shares: dict[str, float], step: StepTime) -> str:
     return f"actor waits {waits:.0%}, {advice(shares)}"
 
 
-def describe_step(number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool) -> str:
-    """Return the log line of a step: its length, the largest shares of its place time, and the advice."""
+def describe_step(
+    number: int, summaries: Sequence[TrajectorySummary], step: StepTime, *, overlaps: bool, has_agent: bool
+) -> str:
+    """Return the log line of a step: its length, the largest shares of its place time, and the advice.
+
+    With `has_agent` the time between the policy's turns is the agent's, which runs its own tools.
+    """
     shares = place_shares(summaries, step, overlaps=overlaps)
+    if has_agent and shares:
+        shares["agent"] = shares.pop("tool")
     largest = sorted(shares.items(), key=lambda item: -item[1])[:4]
     shown = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest)
     line = advice_ahead(shares, step) if overlaps else advice(shares)

@@ -117,9 +117,10 @@ def _nothing_to_learn(run: Run, step: int, reasons: Sequence[str]) -> RolloutErr
     )
 
 
-def explain_time(step: int, batch: Batch, spent: StepTime, *, overlaps: bool) -> None:
+def explain_time(run: Run, step: int, batch: Batch, spent: StepTime) -> None:
     """Log in one line what limited a step's duration, and how to shorten it; rollouts may overlap with updates."""
-    logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps))
+    overlaps, has_agent = run.config.rollout.max_staleness > 0, run.config.agent_loop.agent.is_set
+    logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps, has_agent=has_agent))
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:

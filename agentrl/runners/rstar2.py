@@ -67,7 +67,7 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     times = time_spent.metrics() | run.checkpoints.metrics() | run.weight_sync.metrics()
     lost = run.nodes.metrics() | await run.extra_roles.metrics()
     run.metrics.log(state.step, batch.metrics | actor_metrics | times | lost | validation)
-    explain_time(state.step, batch, time_spent, overlaps=run.config.rollout.max_staleness > 0)
+    explain_time(run, state.step, batch, time_spent)
     await save(run, rollouts, state)
     run.progress.finish_step()
     return state

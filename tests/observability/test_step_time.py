@@ -89,7 +89,7 @@ def test_the_advice_is_about_the_largest_idle_part_or_about_the_engines(shares: 
 
 
 def test_the_line_of_a_step_has_its_length_the_largest_shares_and_the_advice():
-    line = describe_step(7, BATCH, STEP, overlaps=False)
+    line = describe_step(7, BATCH, STEP, overlaps=False, has_agent=False)
     assert line.startswith(
         "step    7  16.0 s; update 31%, generate 22%, tool 16%, empty 12%; engines idle 75%: the update"
     )
@@ -101,11 +101,22 @@ def test_engines_that_go_on_during_updates_are_not_idle_for_them():
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["generate"] == pytest.approx(7.0 / 16.0)
     assert not {"update", "weight_sync", "empty"} & shares.keys()
-    line = describe_step(7, BATCH, ahead, overlaps=True)
+    line = describe_step(7, BATCH, ahead, overlaps=True, has_agent=False)
     assert (
         "10.0 s; generate 44%, tool 31%, judge queue 19%, engine queue 6%; actor waits 40%, engines idle 50%:" in line
     )
     assert "the tools are the bottleneck" in line
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_the_time_between_the_turns_of_an_agent_is_the_agents(overlaps: bool):
+    slow = made("d", 10.0, generate_s=2.0, tool_s=8.0)
+    step = StepTime(rollout_s=10.0, update_s=0.0, weight_sync_s=0.0)
+    line = describe_step(7, [slow], step, overlaps=overlaps, has_agent=True)
+    assert "; agent 80%, generate 20%" in line
+    assert "engines idle 80%: the agent is the bottleneck; make it faster" in line
+    assert "tool" not in line
+    assert "no trajectory was made" in describe_step(7, [], step, overlaps=overlaps, has_agent=True)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +130,12 @@ def test_engines_that_go_on_during_updates_are_not_idle_for_them():
     ],
 )
 def test_an_actor_that_hardly_waits_is_the_bottleneck_of_a_run_that_rolls_out_ahead(step: StepTime, line: str):
-    assert line in describe_step(7, BATCH, step, overlaps=True)
+    assert line in describe_step(7, BATCH, step, overlaps=True, has_agent=False)
 
 
 def test_a_step_without_trajectories_is_described():
-    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=False)
-    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=True)
+    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=False, has_agent=False)
+    assert "no trajectory was made" in describe_step(7, [], STEP, overlaps=True, has_agent=False)
 
 
 def test_the_stages_of_a_step_are_metrics_that_add_up():

@@ -256,7 +256,8 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
 
 
 async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    batch = await collect(make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True)), RunState())
+    run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
+    batch = await collect(run, RunState())
     assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
     played = [replace(summary, times=TimeSplit(generate_s=1.0), finished_at=1.0) for summary in batch.summaries]
     with caplog.at_level("INFO"):
@@ -264,7 +265,6 @@ async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplo
             1,
             replace(batch, summaries=played),
             StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5),
-            overlaps=False,
         )
     assert "the update is the bottleneck" in caplog.text
 
@@ -280,3 +280,4 @@ async def test_a_run_that_rolls_out_ahead_replaces_dropped_groups_as_well(tmp_pa
     assert len(rollouts.rolled_out) == consumed + 12
     assert batch.metrics["rollout/groups_waiting"] + batch.metrics["rollout/groups_in_flight"] == 12
     assert batch.state.prompts_taken == len(rollouts.rolled_out)
+            run,
