@@ -93,7 +93,7 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
         if number % rounds_of_batch == 0:
             logger.warning("step %d: empty batch, no group can be learnt from: %s", step, drops)
     warn_of_failures(f"step {step} rollout", seen)
-    hints = reward_warnings(seen, run.config.reward, selection)
+    hints = reward_warnings(seen, run.config.reward, selection, run.config.agent_loop.agent)
     if not kept:
         raise _nothing_to_learn(run, step, [*describe_failing_tools(seen).values(), *hints])
     if step <= _FIRST_STEPS:

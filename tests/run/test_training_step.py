@@ -40,9 +40,10 @@ class ScriptedRollouts:
     Of the very first group, `num_lost` members are lost to the judge.
     """
 
-    def __init__(self, solvable: Any, *, num_lost: int = 0) -> None:
+    def __init__(self, solvable: Any, *, num_lost: int = 0, termination: Termination = Termination.ANSWERED) -> None:
         self.solvable = solvable
         self.num_lost = num_lost
+        self.termination = termination
         self.rolled_out: list[str] = []
         self.steps: list[int] = []
         self.recorded: list[str] = []
@@ -87,7 +88,14 @@ class ScriptedRollouts:
         return Group(prompt_id=prompt.prompt_id, trajectories=trajectories)
 
     def _summary(self, prompt: Prompt, index: int, reward: float, policy_version: int) -> TrajectorySummary:
-        return short_summary(prompt.prompt_id, index, reward=reward, num_tool_calls=1, policy_version=policy_version)
+        return short_summary(
+            prompt.prompt_id,
+            index,
+            reward=reward,
+            num_tool_calls=1,
+            policy_version=policy_version,
+            termination=self.termination,
+        )
 
 
 def lose(trajectory: TrajectoryRef) -> TrajectoryRef:

@@ -1,7 +1,9 @@
 """Warnings about an uninformative reward, from the first batches of a run."""
 
+from collections import Counter
 from collections.abc import Sequence
 
+from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.config.schema.reward import RewardSection
 from agentrl.observability.reports.outcome import is_solved
@@ -10,9 +12,16 @@ from agentrl.types import Termination, TrajectorySummary
 _MIN_TRAJECTORIES = 8
 """Fewer are often equal by chance."""
 
+_LIMITS = {
+    Termination.MAX_RESPONSE_TOKENS: "`rollout.max_response_tokens`",
+    Termination.MAX_TURNS: "`rollout.max_turns`",
+    Termination.TIMEOUT: "`rollout.trajectory_timeout_s` or `rollout.turn_timeout_s`",
+}
+"""Keys to raise, keyed by the limit that cut a trajectory short."""
+
 
 def reward_warnings(
-    summaries: Sequence[TrajectorySummary], reward: RewardSection, selection: SelectionSection
+    summaries: Sequence[TrajectorySummary], reward: RewardSection, selection: SelectionSection, agent: AgentSection
 ) -> list[str]:
     """Return warnings about the rewards of a batch, one line each.
 
@@ -23,10 +32,7 @@ def reward_warnings(
     if len(scored) < _MIN_TRAJECTORIES:
         return []
     if not asked:
-        return [
-            f"`{reward.label}` was never asked: all {len(scored)} trajectories were cut short. Raise "
-            "`rollout.max_response_tokens` or `rollout.max_turns`, or see in `trajectories/` why the policy does not stop"
-        ]
+        return [f"`{reward.label}` was never asked: {_describe_cut(scored, agent)}"]
     values = {summary.reward for summary in asked}
     num_prompts = len({summary.prompt_id for summary in asked})
     if len(values) == 1 and len(asked) >= _MIN_TRAJECTORIES:
@@ -44,3 +50,15 @@ def reward_warnings(
             + "; if that is a right answer, lower `solved_at`"
         ]
     return []
+
+
+def _describe_cut(cut: Sequence[TrajectorySummary], agent: AgentSection) -> str:
+    """Return how trajectories were cut short, and the keys to raise, the most common limit first."""
+    limits = Counter(summary.termination for summary in cut).most_common()
+    counts = ", ".join(f"{limit} {count}" for limit, count in limits)
+    keys = " or ".join(_LIMITS[limit] for limit, _ in limits)
+    player = f"the agent `{agent.label}`" if agent.is_set else "the policy"
+    return (
+        f"all {len(cut)} trajectories were cut short ({counts}). Raise {keys}, or see in `trajectories/` why {player} "
+        "does not stop"
+    )
