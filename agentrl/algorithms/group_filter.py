@@ -48,6 +48,17 @@ class DropReport:
         """Return the counts under their metric names."""
         return {f"rollout/{name}": float(getattr(self, name)) for name in self.__slots__}
 
+    def describe_empty_batch(self) -> str:
+        """Return the causes for which all groups were dropped: "8 of 8 too small, 64 trajectories unscored"."""
+        groups = {
+            "all solved": self.groups_dropped_all_solved,
+            "none solved": self.groups_dropped_none_solved,
+            "too small": self.groups_dropped_too_small,
+        }
+        trajectories = {"unscored": self.trajectories_dropped_unscored, "masked": self.trajectories_dropped_masked}
+        lines = [f"{count} of {self.groups_dropped} {cause}" for cause, count in groups.items() if count]
+        return ", ".join(lines + [f"{count} trajectories {cause}" for cause, count in trajectories.items() if count])
+
 
 def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int) -> tuple[list[Group], DropReport]:
     """Return the groups to train on, in the order of `groups`, each with its trajectories by sample index.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
-from agentrl.algorithms.group_filter import select
+from agentrl.algorithms.group_filter import DropReport, select
 from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.pass_rates import PassRates
@@ -77,7 +77,7 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
     rollout, selection = run.config.rollout, run.config.algorithm.selection
     step, rounds_of_batch = state.step + 1, selection.max_refill_rounds + 1
     kept: list[Group] = []
-    drops: dict[str, float] = {}
+    drops = drops_of_batch = DropReport()
     seen: list[TrajectorySummary] = []
     for number in range(1, rounds_of_batch * _MAX_EMPTY_BATCHES + 1):
         taken = await rollouts.take(rollout.prompts_per_step - len(kept), step=step)
@@ -86,12 +86,13 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
         run.rollouts.end_batch()
         groups, report = select(rolled_out, selection, seed=run.config.run.seed)
         kept += groups
-        drops = {key: drops.get(key, 0.0) + value for key, value in report.metrics().items()}
+        drops_of_batch += report
         seen += _summaries(rolled_out)
         if len(kept) == rollout.prompts_per_step or (kept and number % rounds_of_batch == 0):
             break
         if number % rounds_of_batch == 0:
-            logger.warning("step %d: empty batch, no group can be learnt from: %s", step, drops)
+            await _report_empty_batch(run, step, number // rounds_of_batch, drops_of_batch)
+            drops, drops_of_batch = drops + drops_of_batch, DropReport()
     warn_of_failures(f"step {step} rollout", seen)
     hints = reward_warnings(seen, run.config.reward, selection, run.config.agent_loop.agent)
     if not kept:
@@ -100,10 +101,21 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
         for line in hints:
             logger.warning("step %d rollout: %s", step, line)
     run.plan.pass_rates.record(seen, selection)
-    metrics = summarise(seen, selection) | split_metrics(seen) | drops | {"rollout/groups_kept": float(len(kept))}
-    metrics |= rollouts.metrics() | await run.rollouts.metrics()
+    metrics = summarise(seen, selection) | split_metrics(seen) | (drops + drops_of_batch).metrics()
+    metrics |= {"rollout/groups_kept": float(len(kept))} | rollouts.metrics() | await run.rollouts.metrics()
     state = replace(state, prompts_taken=run.plan.prompts.position)
     return Batch(groups=kept, summaries=seen, metrics=metrics, state=state)
+
+
+async def _report_empty_batch(run: Run, step: int, number: int, drops: DropReport) -> None:
+    logger.warning(
+        "step %d: no group can be learnt from (%s); batch %d of %d",
+        step,
+        drops.describe_empty_batch(),
+        number,
+        _MAX_EMPTY_BATCHES,
+    )
+    await run.rollouts.log_agents()
 
 
 def _nothing_to_learn(run: Run, step: int, reasons: Sequence[str]) -> RolloutError:

@@ -67,6 +67,7 @@ def test_equal_reward_groups_are_dropped_and_counted_by_cause():
     assert report.groups_dropped == 2
     assert report.metrics()["rollout/groups_dropped_all_solved"] == 1.0
     assert report.metrics()["rollout/groups_dropped_none_solved"] == 1.0
+    assert report.describe_empty_batch() == "1 of 2 all solved, 1 of 2 none solved"
 
 
 def test_equal_reward_groups_stay_if_drop_equal_reward_is_off():

@@ -47,6 +47,7 @@ class ScriptedRollouts:
         self.rolled_out: list[str] = []
         self.steps: list[int] = []
         self.recorded: list[str] = []
+        self.num_agent_reports = 0
 
     def start(
         self,
@@ -68,6 +69,9 @@ class ScriptedRollouts:
         self.recorded += [prompt.prompt_id for prompt in prompts]
 
     def end_batch(self) -> None: ...
+
+    async def log_agents(self) -> None:
+        self.num_agent_reports += 1
 
     async def metrics(self) -> dict[str, float]:
         return {}
@@ -159,13 +163,34 @@ async def test_without_refill_rounds_a_step_takes_its_prompts_once(tmp_path: Pat
     assert batch.state.prompts_taken == 12
 
 
-async def test_an_empty_batch_is_logged_and_is_no_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_an_empty_batch_is_logged_with_its_own_causes_and_is_no_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     rollouts = ScriptedRollouts(lambda count, prompt_id: count > 24)
     batch = await collect(make_run(tmp_path, rollouts), RunState(step=5))
     assert batch.state == RunState(step=5, prompts_taken=36)
     assert batch.metrics["rollout/groups_dropped_none_solved"] == 24
     assert len(batch.groups) == 12
-    assert caplog.text.count("step 6: empty batch, no group can be learnt from: ") == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 6: no group can be learnt from (12 of 12 none solved); batch 1 of 10",
+        "step 6: no group can be learnt from (12 of 12 none solved); batch 2 of 10",
+    ]
+
+
+async def test_every_empty_batch_reports_the_agents_also_the_last_of_a_run(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: False)
+    with pytest.raises(RolloutError):
+        await collect(make_run(tmp_path, rollouts), RunState())
+    assert rollouts.num_agent_reports == 10
+
+
+async def test_an_agent_whose_time_is_over_ends_the_run_with_the_key_of_its_time(tmp_path: Path):
+    rollouts = ScriptedRollouts(lambda count, prompt_id: False, termination=Termination.TIMEOUT)
+    run = make_run(tmp_path, rollouts, "tool_config_path=null", "agent_loop.agent.callable=my_agent.solve")
+    with pytest.raises(
+        RolloutError, match=r"\(timeout 1920\)\. Raise `rollout\.trajectory_timeout_s`.* `my_agent\.solve`"
+    ):
+        await collect(run, RunState())
 
 
 async def test_a_policy_that_never_gets_one_right_ends_the_run_with_the_reason(tmp_path: Path):
@@ -270,6 +295,7 @@ async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplo
     played = [replace(summary, times=TimeSplit(generate_s=1.0), finished_at=1.0) for summary in batch.summaries]
     with caplog.at_level("INFO"):
         explain_time(
+            run,
             1,
             replace(batch, summaries=played),
             StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5),
@@ -288,4 +314,3 @@ async def test_a_run_that_rolls_out_ahead_replaces_dropped_groups_as_well(tmp_pa
     assert len(rollouts.rolled_out) == consumed + 12
     assert batch.metrics["rollout/groups_waiting"] + batch.metrics["rollout/groups_in_flight"] == 12
     assert batch.state.prompts_taken == len(rollouts.rolled_out)
-            run,

@@ -92,6 +92,7 @@ class AgentLoopManager:
         self._num_surplus = 0
         self._answers = AnswerLog()
         self._agents = ExactnessReport()
+        self._reports: list[WorkerReport] = []
         self._timeout_s = longest_s(rollout, reward_timeout_s=reward_timeout_s) + _MARGIN_S
 
     def end_batch(self) -> None:
@@ -241,7 +242,8 @@ class AgentLoopManager:
 
     async def metrics(self) -> dict[str, float]:
         """Return the metrics of workers, engines and admission since the last call."""
-        reports = await self._reports()
+        await self.log_agents()
+        reports, self._reports = self._reports, []
         num_surplus, self._num_surplus = self._num_surplus, 0
         return {
             "rollout/loop_lag_s_p99": max((report.lag.p99_s for report in reports), default=math.nan),
@@ -252,12 +254,19 @@ class AgentLoopManager:
             **({"rollout/judge_limit": limit} if math.isfinite(limit := self._admission.limit) else {}),
             **await self._work.metrics(),
             **sum((report.judge for report in reports), JudgeStats()).metrics(),
-            **_agent_metrics(self._agents.take()),
+            **self._agents.take().metrics(),
         }
+
+    async def log_agents(self) -> None:
+        """Log the agents' token-exactness report since the last `metrics`; without agents nothing."""
+        await self._take_reports()
+        if self._agents.metrics():
+            logger.info("agent: %s", self._agents)
 
     async def forget_reports(self) -> None:
         """Discard the workers' and engines' counts since the last `metrics`; keep agents', engine deaths and surplus."""
-        await self._reports()
+        await self._take_reports()
+        self._reports.clear()
         await self._work.metrics()
 
     async def aclose(self) -> None:
@@ -351,21 +360,19 @@ class AgentLoopManager:
             failures.append(Failure(failure_class=FailureClass.WORKER, message=reason))
         return _given_up(request, failures)
 
-    async def _reports(self) -> list[WorkerReport]:
+    async def _take_reports(self) -> None:
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
         self._answers.note(sum((report.answers for report in reports), AnswerStats()))
         self._agents += sum((report.agent for report in reports), ExactnessReport())
-        return reports
+        self._reports += reports
 
     async def _report_of(self, worker: WorkerHandle) -> WorkerReport | None:
         """Return a worker's measurements; None if it died, which loses them."""
-        report: WorkerReport | None = None
         with contextlib.suppress(WorkerDiedError):
-            report = await worker.report()
-        if report is None:
-            self._workers.note_death(worker)
-            return None
-        return report
+            if (report := await worker.report()) is not None:
+                return report
+        self._workers.note_death(worker)
+        return None
 
 
 @contextlib.asynccontextmanager
@@ -376,13 +383,6 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
             yield tasks
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-def _agent_metrics(report: ExactnessReport) -> dict[str, float]:
-    """Return the token-exactness report of the agents, which is also logged; without agents nothing."""
-    if metrics := report.metrics():
-        logger.info("agent: %s", report)
-    return metrics
 
 
 def _given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> TrajectoryRef:

@@ -311,6 +311,21 @@ async def test_the_counts_of_agents_outlast_a_validation_that_overlaps_with_trai
     assert "agent/calls" not in await manager.metrics()
 
 
+async def test_agents_are_logged_within_a_step_and_the_metrics_of_the_step_are_kept(caplog: pytest.LogCaptureFixture):
+    worker = FakeWorker()
+    manager = make_manager([worker])
+    with caplog.at_level("INFO", logger="agentrl.agent_loop.scheduling.manager"):
+        await manager.log_agents()
+        assert not caplog.records, "no agent has called yet"
+        worker.agent.num_calls, worker.agent.num_sampled, worker.agent.num_trained = 2, 30, 30
+        await manager.log_agents()
+        worker.agent.num_calls, worker.agent.num_sampled, worker.agent.num_trained = 1, 10, 10
+        metrics = await manager.metrics()
+    assert [line.partition("agent: ")[2][:7] for line in caplog.text.splitlines()] == ["2 calls", "3 calls"]
+    assert (metrics["agent/calls"], metrics["agent/tokens_trained"]) == (3, 40)
+    assert metrics["reward/checks_given_up"] == 3, "each of the three reports holds one"
+
+
 def test_a_trajectory_that_kills_every_engine_is_given_up_alone():
     worker = FakeWorker()
 
