@@ -179,8 +179,9 @@ def check_trajectory(trajectory: Trajectory, failure: str | None) -> None:
         assert trajectory.reward is None
         assert {lost.failure_class for lost in trajectory.failures} == {FailureClass.TOOL}
         return
-    if failure != "mcp hang":  # it may lose the server to a crash, and have too little time left on the next one
-        assert trajectory.failures == ()
+    # A call in flight when another's kills the shared server is repeated; without the time for that, its episode is.
+    assert {lost.failure_class for lost in trajectory.failures} <= {FailureClass.TOOL}
+    assert not trajectory.failures or "MCP server" in trajectory.failures[0].message
     assert trajectory.reward == 1.0
     [results, _] = [turn.results for turn in trajectory.turns]
     for index, text in enumerate((str(number + 1), str(2 * number), f"text {number}")):
@@ -191,7 +192,7 @@ def check_trajectory(trajectory: Trajectory, failure: str | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # innocent calls must be answered before their time limit
+@pytest.mark.alone  # innocent calls must be answered before their time limit, at the latest when they are repeated
 async def test_no_failure_of_a_tool_reaches_another_trajectory_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,8 @@ async def test_no_failure_of_a_tool_reaches_another_trajectory_and_nothing_is_le
         return (await worker.run(TrajectoryRequest(step=1, prompt=prompt, sample_index=0), engine))[1]
 
     trajectories = await asyncio.gather(*map(play, range(NUM_TRAJECTORIES)))
+    repeated = [trajectory for trajectory in trajectories if trajectory.failures and trajectory.reward is not None]
+    assert len(repeated) < NUM_TRAJECTORIES // 10, "the shared server's loss was not made good"
     left = set(this_process.children(recursive=True)) - others
     assert left != set()
     await worker.aclose()
