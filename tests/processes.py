@@ -4,9 +4,25 @@ A zombie has ended: when an orphan is reaped is up to the machine's first proces
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import psutil
+
+
+def children_since(before: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Return this process's children that are not in `before`, with what they have started.
+
+    Other tests of this process may have judges, whose own children come and go.
+    """
+    new = [child for child in psutil.Process().children() if child not in before]
+    return [*new, *(process for child in new for process in descendants_of(child))]
+
+
+def descendants_of(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def still_running(processes: Sequence[psutil.Process], *, within_s: float = 60.0) -> list[psutil.Process]:

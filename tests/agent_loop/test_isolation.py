@@ -31,7 +31,7 @@ from agentrl.types import (
     Turn,
 )
 from tests.chat_templates import make_tokenizer
-from tests.processes import still_running
+from tests.processes import children_since, still_running
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp_server.py"
 NUM_TRAJECTORIES = 1024
@@ -198,7 +198,7 @@ async def test_no_failure_of_a_tool_reaches_another_trajectory_and_nothing_is_le
 ) -> None:
     monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.1)
     this_process = psutil.Process()
-    others = set(this_process.children(recursive=True))
+    others = this_process.children()
     worker, failures = make_worker(tmp_path), seeded_failures()
     files_before = this_process.num_fds()
     engine: Any = CallingEngine(make_tokenizer("qwen2_5"), failures)
@@ -211,13 +211,12 @@ async def test_no_failure_of_a_tool_reaches_another_trajectory_and_nothing_is_le
     trajectories = await asyncio.gather(*map(play, range(NUM_TRAJECTORIES)))
     repeated = [trajectory for trajectory in trajectories if trajectory.failures and trajectory.reward is not None]
     assert len(repeated) < NUM_TRAJECTORIES // 10, "the shared server's loss was not made good"
-    left = set(this_process.children(recursive=True)) - others
-    assert left != set()
+    left = children_since(others)
+    assert left != []
     await worker.aclose()
     for trajectory in trajectories:
         check_trajectory(trajectory, failures.get(trajectory.prompt_id))
-    assert still_running(sorted(left, key=lambda process: process.pid), within_s=0) == []
-    assert set(this_process.children(recursive=True)) - others == set()
+    assert still_running([*left, *children_since(others)], within_s=0) == []
     assert Session.opened == Session.released
     for _ in range(100):  # the loops of tools close theirs a moment later
         if this_process.num_fds() <= files_before:

@@ -23,7 +23,7 @@ from agentrl.tools.loader import load_tool_file, with_server_tools
 from agentrl.types import Completion, Deadline, FailureClass, FinishReason, Prompt, SamplingParams, Trajectory
 from tests.agent_loop.test_isolation import number_of
 from tests.chat_templates import make_tokenizer
-from tests.processes import still_running
+from tests.processes import children_since, still_running
 
 NUM_KILLS = 20
 SERVER = """
@@ -148,7 +148,7 @@ async def test_killed_servers_train_nothing_twice_reward_no_failure_and_leave_no
     monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.1)
     engine: Any = CallingEngine(make_tokenizer("qwen2_5"))
     worker, trajectories = make_worker(tmp_path), []
-    others = set(psutil.Process().children(recursive=True))
+    others = psutil.Process().children()
     await worker.start()
     kills = asyncio.create_task(kill_servers())
 
@@ -161,7 +161,7 @@ async def test_killed_servers_train_nothing_twice_reward_no_failure_and_leave_no
 
     numbers = iter(range(100_000))
     await asyncio.gather(kills, *(play_until_the_last_kill() for _ in range(12)))
-    left = set(psutil.Process().children(recursive=True)) - others
+    left = children_since(others)
     await worker.aclose()
     for trajectory in trajectories:
         check_trajectory(trajectory, engine)
@@ -170,4 +170,4 @@ async def test_killed_servers_train_nothing_twice_reward_no_failure_and_leave_no
     notes = Counter((tmp_path / "notes").read_text().split())
     for trajectory in trajectories:  # two turns of each try
         assert notes[trajectory.prompt_id[1:]] <= 2 * (1 + len(trajectory.failures))
-    assert still_running(sorted(left, key=lambda process: process.pid), within_s=0) == []
+    assert still_running([*left, *children_since(others)], within_s=0) == []

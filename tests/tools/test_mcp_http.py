@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from agentrl.errors import ConfigError, RolloutError
@@ -29,12 +28,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(port: int) -> Iterator[None]:
+def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {"TOKEN": "s3cret"}
     with subprocess.Popen([sys.executable, str(SERVER), str(port)], env=environment) as process:
         try:
             wait_for(port)
-            yield
+            yield process
         finally:
             process.kill()
 
@@ -60,7 +59,7 @@ def tools_file(folder: Path, port: int, *, token: str) -> Path:
 @pytest.mark.slow
 async def test_calls_go_over_http_and_a_lost_server_is_reached_again_when_it_is_back(tmp_path: Path) -> None:
     port = free_port()
-    with serving(port):
+    with serving(port) as server:
         with pytest.raises(ConfigError, match="HTTP status 401"):
             with_server_tools(load_tool_file(tools_file(tmp_path, port, token="wrong")))
         configs = with_server_tools(load_tool_file(tools_file(tmp_path, port, token="s3cret")))
@@ -71,10 +70,12 @@ async def test_calls_go_over_http_and_a_lost_server_is_reached_again_when_it_is_
             assert len((await ask(executor, "many", characters=2 << 20)).text) > 1 << 17
             log = tmp_path / "log"
             assert (await ask(executor, "wait", limit_s=1.0, seconds=60, file=str(log))).status is ToolStatus.TIMEOUT
-            [child] = psutil.Process().children()
-            child.kill()
+            async with asyncio.timeout(20):
+                while not log.exists() or log.read_text() != "cancelled":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            server.kill()
+            server.wait()
             with pytest.raises(RolloutError, match="MCP server `http:"):
                 await ask(executor, "add", limit_s=5.0, a=1, b=2)
             with serving(port):
                 assert (await ask(executor, "add", a=1, b=2)).text == "3"
-            assert log.read_text() == "cancelled"

@@ -20,7 +20,7 @@ from agentrl.tools.executor import ToolExecutor
 from agentrl.tools.loader import load_tool_file, with_server_tools
 from agentrl.tools.mcp import server
 from agentrl.types import Deadline, ToolCall, ToolResult, ToolStatus
-from tests.processes import still_running
+from tests.processes import children_since, still_running
 from tests.tools.test_tool_configs_are_plain import live_objects
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -40,12 +40,13 @@ async def started(configs: list[ToolConfig], *, timeout_s: float = 20.0, **keys:
     """Start the tools with other keys of their server; all its processes are gone afterwards."""
     changed = [replace(config, config=config.config | {"server": config.config["server"] | keys}) for config in configs]
     executor = ToolExecutor(build_tools(changed), timeout_s=timeout_s)
+    others = psutil.Process().children()
     await executor.start()
     try:
         yield executor
     finally:
         await executor.aclose()
-    assert still_running(psutil.Process().children(recursive=True), within_s=0) == []
+    assert still_running(children_since(others), within_s=0) == []
 
 
 async def ask(
