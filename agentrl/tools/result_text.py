@@ -45,7 +45,7 @@ def result_text(returned: Any, *, none_is_result: bool = False) -> str:
     if isinstance(returned, str):
         return str.__str__(returned)  # a plain `str`, also for a subclass
     if returned is None and not none_is_result:
-        raise NoResultError("the tool returned None, which is no result; let it return text or JSON")
+        raise NoResultError("the tool returned None, which is no result")
     try:
         return to_json(returned, fallback=_shown).decode()
     except (PydanticSerializationError, ValueError) as error:  # such as half a surrogate pair, or a cycle
