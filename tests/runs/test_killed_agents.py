@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.agent_loop.gateway.exactness import DropReason
 from agentrl.observability.metrics_file import read_metrics
 from benchmarks.rollout.kills import AGENT_MODULE, Kill, Victim, play
 from tests.runners.run_process import SMALL
@@ -39,7 +40,7 @@ def test_a_run_survives_deaths_of_agents_engine_and_worker_and_its_tokens_add_up
         assert outcome.faults == [], outcome.output[-3000:]
         assert Counter(kill.victim for kill in outcome.killed) == Counter(victims)
         for row in read_metrics(outcome.run_dir / "metrics.jsonl"):
-            left_out = sum(row.get(f"agent/tokens_{reason}") or 0 for reason in ("unread", "failed", "held_out"))
+            left_out = sum(row.get(f"agent/tokens_{reason}") or 0 for reason in DropReason)
             assert (row.get("agent/tokens_sampled") or 0) == (row.get("agent/tokens_trained") or 0) + left_out
     finally:
         shutil.rmtree(folder)
