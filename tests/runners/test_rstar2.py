@@ -15,6 +15,7 @@ from agentrl.observability.metrics_file import MetricsRow
 from agentrl.runners import rstar2
 from agentrl.runners.export import export
 from agentrl.trajectories.store import read_prompts, read_trajectories
+from tests.processes import children_since
 from tests.runners.run_process import SMALL, finish_run, metrics
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -154,7 +155,7 @@ def called(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         children = psutil.Process().children()
         capfd.readouterr()
         status = rstar2.main()
-        assert psutil.Process().children() == children
+        assert children_since(children) == []
         printed = capfd.readouterr()
         return status, printed.out, printed.err
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from agentrl.errors import RolloutError
 from agentrl.rewards.answers.equivalence import EquivalencePool
 from agentrl.types import Deadline
-from tests.processes import still_running
+from tests.processes import children_since, still_running
 
 HANGS = "((x+y+z)^9+1)^9+((x-y+z)^8+2)^9"
 
@@ -25,15 +25,25 @@ ROOTS = (r"\sqrt{8}", r"2\sqrt{2}")
 """Equal, and decided by sympy only."""
 
 
+Workers = Callable[[], list[psutil.Process]]
+
+
 @pytest.fixture
-async def pool() -> AsyncIterator[EquivalencePool]:
+def workers() -> Workers:
+    """Return the processes of this test's pool: other tests of this process may have pools."""
+    others = psutil.Process().children()
+    return lambda: [child for child in children_since(others) if is_worker(child)]
+
+
+@pytest.fixture
+async def pool(workers: Workers) -> AsyncIterator[EquivalencePool]:
     """Compare with the time that a slow machine takes."""
     async with started(timeout_s=100.0) as pool:
         yield pool
 
 
 @pytest.fixture
-async def hasty_pool() -> AsyncIterator[EquivalencePool]:
+async def hasty_pool(workers: Workers) -> AsyncIterator[EquivalencePool]:
     """Give a comparison up soon."""
     async with started(timeout_s=1.0) as pool:
         yield pool
@@ -49,10 +59,6 @@ async def started(*, timeout_s: float) -> AsyncIterator[EquivalencePool]:
 
 def soon() -> Deadline:
     return Deadline.after(250)
-
-
-def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if is_worker(child)]
 
 
 def is_worker(process: psutil.Process) -> bool:
@@ -76,21 +82,23 @@ async def test_equal_answers_are_equal_and_others_are_not(pool: EquivalencePool)
         assert not await pool.equivalent(reference, answer, deadline=soon()), (reference, answer)
 
 
-async def test_a_comparison_that_hangs_is_a_wrong_answer_and_its_process_is_killed(hasty_pool: EquivalencePool) -> None:
-    [before] = worker_processes()
+async def test_a_comparison_that_hangs_is_a_wrong_answer_and_its_process_is_killed(
+    hasty_pool: EquivalencePool, workers: Workers
+) -> None:
+    [before] = workers()
     assert not await hasty_pool.equivalent("x+1", HANGS, deadline=soon())
     assert hasty_pool.take_num_given_up() == 1
     assert await hasty_pool.equivalent(*ROOTS, deadline=soon())
-    assert [process.pid for process in worker_processes()] == [before.pid]
+    assert [process.pid for process in workers()] == [before.pid]
 
 
-async def begin_and_hold(pool: EquivalencePool) -> asyncio.Task[bool]:
+async def begin_and_hold(pool: EquivalencePool, workers: Workers) -> asyncio.Task[bool]:
     """Begin a comparison that had its slice, and stop its process: how long it computes depends on the machine."""
     hang = asyncio.create_task(pool.equivalent("x+1", HANGS, deadline=soon()))
     seen: list[psutil.Process] = []
     while len(seen) < 2:
         await asyncio.sleep(0.01)
-        seen += [child for child in psutil.Process().children(recursive=True) if child not in seen and compares(child)]
+        seen += [child for child in workers() if child not in seen and compares(child)]
     seen[-1].suspend()
     return hang
 
@@ -100,8 +108,8 @@ def compares(process: psutil.Process) -> bool:
     return parent is not None and is_worker(process) and is_worker(parent)
 
 
-async def test_one_hang_delays_no_other_check(pool: EquivalencePool) -> None:
-    hang = await begin_and_hold(pool)
+async def test_one_hang_delays_no_other_check(pool: EquivalencePool, workers: Workers) -> None:
+    hang = await begin_and_hold(pool, workers)
     for _ in range(3):
         assert await pool.equivalent(*ROOTS, deadline=soon())
     assert not hang.done()
@@ -119,16 +127,16 @@ async def test_a_pool_that_is_too_busy_is_nobodys_wrong_answer(hasty_pool: Equiv
 
 @pytest.mark.slow
 async def test_a_comparison_that_had_its_slice_is_wrong_where_no_turn_is_left_before_its_deadline(
-    pool: EquivalencePool,
+    pool: EquivalencePool, workers: Workers
 ) -> None:
-    first = await begin_and_hold(pool)
+    first = await begin_and_hold(pool, workers)
     assert not await pool.equivalent("x+1", HANGS, deadline=Deadline.after(5))
     assert not first.done()
     first.cancel()
 
 
-async def test_processes_killed_from_outside_are_replaced(pool: EquivalencePool) -> None:
-    for process in worker_processes():
+async def test_processes_killed_from_outside_are_replaced(pool: EquivalencePool, workers: Workers) -> None:
+    for process in workers():
         process.kill()
     await asyncio.sleep(0.5)
     assert await pool.equivalent(*ROOTS, deadline=soon())
@@ -158,22 +166,22 @@ async def test_an_answer_that_kills_its_process_gets_one_more_chance_and_is_then
     await pool.aclose()
 
 
-async def test_closing_leaves_no_process() -> None:
+async def test_closing_leaves_no_process(workers: Workers) -> None:
     pool = EquivalencePool(num_processes=2, timeout_s=60.0)
     await pool.start(deadline=Deadline.after(200))
     hang = asyncio.create_task(pool.equivalent("x+1", HANGS, deadline=soon()))
     async with asyncio.timeout(60):
-        while len(processes := worker_processes()) < 2:  # noqa: ASYNC110 - processes have no event
+        while len(processes := workers()) < 2:  # noqa: ASYNC110 - processes have no event
             await asyncio.sleep(0.02)
     hang.cancel()
     await pool.aclose()
     assert not still_running(processes)
 
 
-async def test_closing_ends_comparisons_that_were_just_forked() -> None:
+async def test_closing_ends_comparisons_that_were_just_forked(workers: Workers) -> None:
     pool = EquivalencePool(num_processes=20, timeout_s=60.0)
     await pool.start(deadline=Deadline.after(200))
-    [server] = worker_processes()
+    [server] = workers()
     stopping = asyncio.create_task(asyncio.to_thread(stop_children, server.pid, number=20))
     hangs = [asyncio.create_task(pool.equivalent("x+1", HANGS, deadline=soon())) for _ in range(20)]
     await stopping
@@ -221,12 +229,12 @@ def test_nothing_is_left_behind_when_the_worker_is_killed() -> None:
     assert not still_running(children)
 
 
-async def test_a_comparison_that_nobody_waits_for_keeps_its_slot_until_its_process_has_ended():
+async def test_a_comparison_that_nobody_waits_for_keeps_its_slot_until_its_process_has_ended(workers: Workers):
     async with started(timeout_s=100.0) as pool:
         for _ in range(3):
             waiting = [asyncio.create_task(pool.equivalent(HANGS, "1", deadline=soon())) for _ in range(2)]
             await asyncio.sleep(0.3)
-            assert len(worker_processes()) <= 3, "the server, and one for each slot"
+            assert len(workers()) <= 3, "the server, and one for each slot"
             for task in waiting:
                 task.cancel()
         assert await pool.equivalent(*ROOTS, deadline=soon())
