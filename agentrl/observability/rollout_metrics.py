@@ -5,13 +5,13 @@ and share. A mean over nothing is NaN.
 """
 
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy
 
 from agentrl.config.schema.algorithm import SelectionSection
+from agentrl.observability.estimates import estimate, pass_chance, sample_sizes
 from agentrl.observability.reports.failure import count_failures
 from agentrl.observability.reports.outcome import is_solved, outcome
 from agentrl.types import Termination, TrajectorySummary
@@ -75,26 +75,28 @@ def pass_at_k(
 ) -> dict[str, float]:
     """Return `validation/pass_at_<k>` and its standard error over prompts, for k of 2, 4, 8, ... and all samples.
 
-    The unbiased estimator of arXiv:2107.03374 (`1 - C(n - c, k) / C(n, k)` for c solved of n samples), averaged over the
-    prompts. `selection` defines solved. Samples without a reward are not among the n; a prompt with n < k is left out.
+    The mean of `pass_chance` over the prompts. `selection` defines solved. Samples without a reward are not among the n; a
+    prompt with n < k is left out.
     """
     solved: defaultdict[str, list[bool]] = defaultdict(list)
     for summary in summaries:
         if summary.reward is not None:
             solved[summary.prompt_id].append(is_solved(summary, selection))
     metrics: dict[str, float] = {}
-    for k in _sizes(samples_per_prompt):
-        chances = [_chance(len(samples), sum(samples), k) for samples in solved.values() if len(samples) >= k]
-        deviation = statistics.stdev(chances) if len(chances) > 1 else math.nan
-        metrics[f"validation/pass_at_{k}"] = statistics.fmean(chances) if chances else math.nan
-        metrics[f"validation/pass_at_{k}_stderr"] = deviation / math.sqrt(max(1, len(chances)))
+    for k in sample_sizes(samples_per_prompt):
+        chances = [[pass_chance(len(s), sum(s), k)] for s in solved.values() if len(s) >= k]
+        value = estimate(chances, is_share=True)
+        metrics |= {f"validation/pass_at_{k}": value.mean, f"validation/pass_at_{k}_stderr": value.stderr}
     return metrics
 
 
 def accuracy(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> tuple[float, float]:
-    """Return the mean outcome of the trajectories that have one, and its standard error."""
-    scored = _scored(summaries)
-    return _mean(_outcome(summary, selection) for summary in scored), _clustered_stderr(scored, selection)
+    """Return the mean outcome of the trajectories that have one, and its standard error, clustered by prompt."""
+    outcomes: defaultdict[str, list[float]] = defaultdict(list)
+    for summary in _scored(summaries):
+        outcomes[summary.prompt_id].append(_outcome(summary, selection))
+    value = estimate([*outcomes.values()], is_share=False)
+    return value.mean, value.stderr
 
 
 def reward_breakdown(prefix: str, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
@@ -159,31 +161,3 @@ def _failed_call_share(summaries: Sequence[TrajectorySummary]) -> float:
 
 def _termination_share(summaries: Sequence[TrajectorySummary], termination: Termination) -> float:
     return _mean(summary.termination is termination for summary in summaries)
-
-
-def _clustered_stderr(summaries: Sequence[TrajectorySummary], selection: SelectionSection) -> float:
-    """Return the standard error of the mean outcome when samples of one prompt are not independent.
-
-    The clustered standard error of arXiv:2411.00640: `sqrt(sum over prompts (sum of deviations from the mean)^2) / n`.
-    NaN for fewer than two prompts.
-    """
-    mean = _mean(_outcome(summary, selection) for summary in summaries)
-    deviations: defaultdict[str, float] = defaultdict(float)
-    for summary in summaries:
-        deviations[summary.prompt_id] += _outcome(summary, selection) - mean
-    if len(deviations) < 2:
-        return math.nan
-    return math.sqrt(math.fsum(deviation**2 for deviation in deviations.values())) / len(summaries)
-
-
-def _sizes(samples_per_prompt: int) -> Iterator[int]:
-    k = 2
-    while k < samples_per_prompt:
-        yield k
-        k *= 2
-    if samples_per_prompt > 1:
-        yield samples_per_prompt
-
-
-def _chance(num_samples: int, num_solved: int, k: int) -> float:
-    return 1.0 - math.comb(num_samples - num_solved, k) / math.comb(num_samples, k)

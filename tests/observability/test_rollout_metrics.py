@@ -111,10 +111,10 @@ def test_without_calls_there_is_no_success_rate() -> None:
 
 
 def test_standard_error_of_independent_prompts() -> None:
-    """Reference: sqrt(p (1 - p) / n) of a binomial share."""
+    """Reference: sqrt(p (1 - p) / (n - 1)), from the unbiased variance of n zeros and ones."""
     summaries = [replace(SUMMARY, prompt_id=str(n), reward=float(n < 3)) for n in range(12)]
     assert summarise_validation(summaries, SELECTION)["validation/accuracy_stderr"] == pytest.approx(
-        math.sqrt(0.25 * 0.75 / 12)
+        math.sqrt(0.25 * 0.75 / 11)
     )
 
 
