@@ -8,11 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 
 _read: Callable[[], float] = time.monotonic
+_UNIX_ZERO = time.time() - time.monotonic()
 
 
 def now() -> float:
     """Return seconds on a monotonic clock with an arbitrary zero."""
     return _read()
+
+
+def unix(at: float) -> float:
+    """Return the Unix time of `at`, a value of `now`; processes of one machine agree on it."""
+    return _UNIX_ZERO + at
 
 
 @contextlib.contextmanager

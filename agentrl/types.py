@@ -4,11 +4,12 @@ All are plain data, since they cross processes and are written to disk.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from agentrl import clock
+from agentrl.timing import Span, TimeSplit
 
 Message = dict[str, Any]
 """One chat message as chat templates expect it: `role`, `content`, and for tools `tool_calls` or `name`."""
@@ -182,45 +183,10 @@ class Turn:
     observation: str | None = None
     environment_reward: float | None = None
     """Answer of the environment to a turn without calls, and its reward for that turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSplit:
-    """Wall time of a trajectory by what it was spent on, from its request to the end of its batch, in seconds.
-
-    The parts add up to the whole. Example: admitted at once, 3 s of sampling, a program that waited 2 s for a judge's slot and
-    ran 1 s, 4 s of waiting for other trajectories: `TimeSplit(generate_s=3, judge_queue_s=2, tool_s=1, tail_wait_s=4)`.
-    """
-
-    admission_wait_s: float = 0.0
-    """Time until an engine had room."""
-    dispatch_s: float = 0.0
-    """Transfer between driver and worker, workers that died included."""
-    retry_s: float = 0.0
-    """Failed episodes and the pauses after them."""
-    tokenise_s: float = 0.0
-    """Tokenising, parsing and building the record."""
-    engine_queue_s: float = 0.0
-    generate_s: float = 0.0
-    """Sampling, the round trip to the engine included."""
-    judge_queue_s: float = 0.0
-    """Judge queue of each turn's longest-waiting call."""
-    tool_s: float = 0.0
-    """Everything else until the last call of a turn, or the environment, is answered."""
-    reward_queue_s: float = 0.0
-    """Judge queue of the reward's longest-waiting call."""
-    reward_s: float = 0.0
-    """Rest of scoring, and the tools' `end_episode`."""
-    tail_wait_s: float = 0.0
-    """Time from its own end to the end of its batch."""
-
-    @property
-    def held_s(self) -> float:
-        """The time for which it held a place on an engine."""
-        return sum(getattr(self, name) for name in TIME_PARTS) - self.admission_wait_s - self.tail_wait_s
-
-
-TIME_PARTS = tuple(part.name for part in fields(TimeSplit))
+    sampled: Span | None = None
+    """Interval from the request to the engine until its reply; None in turns that no loop of agentrl played."""
+    answered: Span | None = None
+    """Interval in which tools or the environment answered; all calls of a turn start together."""
 
 
 class Termination(StrEnum):
@@ -277,6 +243,8 @@ class Failure:
     message: str
     cause: str = ""
     """Class and place of an unexpected exception; equal causes are the same failure."""
+    attempt: Span | None = field(default=None, compare=False)
+    """The failed attempt; None if the driver only knows that it is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +284,12 @@ class Trajectory:
     num_retries: int = 0
     """Episodes that failed before this one."""
     wall_time_s: float = 0.0
-    times: TimeSplit = TimeSplit()
+    times: TimeSplit = field(default_factory=TimeSplit)
     """The worker's parts; the driver adds its own to the summary."""
+    span: Span | None = None
+    """Interval from the request at the worker to the end, all attempts included."""
+    scored: Span | None = None
+    """Interval in which the reward was computed."""
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
@@ -369,7 +341,7 @@ class TrajectorySummary:
     num_cut_tool_results: int = 0
     tools: tuple[ToolTally, ...] = ()
     failures: tuple[Failure, ...] = ()
-    times: TimeSplit = TimeSplit()
+    times: TimeSplit = field(default_factory=TimeSplit)
     finished_at: float = 0.0
     """Arrival at the driver, on the driver's clock."""
     reward_metrics: Mapping[str, float] = field(default_factory=dict)

@@ -39,7 +39,7 @@ LAYERS: list[set[str]] = [
     {"observability"},
     {"config"},
     {"types", "errors"},
-    {"clock", "guardian", "user_code"},
+    {"clock", "guardian", "timing", "user_code"},
 ]
 """From top to bottom: a room imports rooms below its own line only. The same list as in docs/architecture.md."""
 

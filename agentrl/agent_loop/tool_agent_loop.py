@@ -122,7 +122,7 @@ class ToolAgentLoop:
         while termination is None:
             laps.end("tokenise_s")
             completion = await self._sample(request, builder, engine, deadline)
-            laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
+            sampled = laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
             builder.add_completion(completion)
             text, calls, is_open = await self._off_loop(
                 len(completion.token_ids), self._read, completion, f"{len(builder.turns)}"
@@ -130,10 +130,12 @@ class ToolAgentLoop:
             termination = self._ends(completion, calls, builder, deadline)
             laps.end("tokenise_s")
             results = () if termination else await self._tools.execute(calls, episode, deadline=deadline)
-            builder.turns.append(Turn(text=text, calls=calls, results=results))
+            builder.turns.append(Turn(text=text, calls=calls, results=results, sampled=sampled))
             if self._environment is not None and not calls and termination is None:
                 termination = await self._ask(self._environment, builder, episode, request.prompt, deadline)
-            laps.end("tool_s", queue="judge_queue_s", queue_s=_queue_s(results))
+            answered = laps.end("tool_s", queue="judge_queue_s", queue_s=_queue_s(results))
+            if results or builder.turns[-1].observation is not None:
+                builder.turns[-1] = replace(builder.turns[-1], answered=answered)
             if termination is None:
                 termination = await self._observe(builder, is_open=is_open)
         laps.end("tokenise_s")

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from agentrl import clock
 from agentrl.errors import EngineError
-from agentrl.types import Completion, Prompt, Termination, TimeSplit, Trajectory, Turn
+from agentrl.timing import Span, TimeSplit
+from agentrl.types import Completion, Prompt, Termination, Trajectory, Turn
 
 
 @dataclass(slots=True)
@@ -119,14 +120,20 @@ class TimeLaps:
         """The laps that have ended."""
         return TimeSplit(**self._spent_s)
 
-    def end(self, part: str, *, queue_s: float = 0.0, queue: str = "") -> None:
-        """End a lap, which goes to the field `part` of `TimeSplit`.
+    def end(self, part: str, *, queue_s: float = 0.0, queue: str = "") -> Span:
+        """End a lap, which goes to the field `part` of `TimeSplit`, and return its interval.
 
         `queue_s` of it, as reported by the service that answered, goes to the field `queue` instead.
         """
-        now = clock.now()
-        lap_s, self._began_at = now - self._began_at, now
+        began_at, now = self._began_at, clock.now()
+        lap_s, self._began_at = now - began_at, now
         waited_s = min(max(0.0, queue_s), lap_s)
         self._spent_s[part] += lap_s - waited_s
         if waited_s:
             self._spent_s[queue] += waited_s
+        return Span(started_at=clock.unix(began_at), ended_at=clock.unix(now), queue_s=waited_s)
+
+
+def span_since(started: float, *, queue_s: float = 0.0) -> Span:
+    """Return the interval from `started`, a time of `agentrl.clock`, until now."""
+    return Span(started_at=clock.unix(started), ended_at=clock.unix(clock.now()), queue_s=queue_s)

@@ -22,6 +22,7 @@ from agentrl.agent_loop.gateway.exactness import DropReason, ExactnessReport
 from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as, pause_s, seed_suffix, should_retry
 from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
+from agentrl.agent_loop.trajectory_builder import span_since
 from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
 from agentrl.config.schema.agent_loop import AgentLoopSection
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
@@ -159,7 +160,9 @@ class AgentLoopWorker:
                     break
                 await asyncio.sleep(pause_s(len(failures)))
         trajectory = replace(
-            trajectory, times=replace(trajectory.times, retry_s=clock.now() - started - trajectory.times.held_s)
+            trajectory,
+            times=replace(trajectory.times, retry_s=clock.now() - started - trajectory.times.held_s),
+            span=span_since(started),
         )
         return summarise_trajectory(trajectory), trajectory
 
@@ -310,12 +313,13 @@ class AgentLoopWorker:
 
     async def _try(self, request: TrajectoryRequest, engine: Engine, failures: list[Failure]) -> Trajectory | None:
         """Run one episode; if it fails, add to `failures` and return None."""
+        started = clock.now()
         try:
             with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
                 parts = await self._built_after_restart()
             trajectory = await self._play_settled(parts, request, engine, failures)
         except FailedTryError as failed:
-            failures.append(failed.failure)
+            failures.append(replace(failed.failure, attempt=span_since(started)))
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
         return replace(trajectory, failures=(*request.failures, *failures))
@@ -376,7 +380,7 @@ class AgentLoopWorker:
         section = self._config.reward
         is_finished = trajectory.termination is Termination.ANSWERED
         # Unfinished episodes get 0: leaving them out teaches a policy to ramble (arXiv:2508.20722).
-        reward = Score(value=0.0)
+        reward, scoring_began = Score(value=0.0), clock.now()
         with judge_waits() as waits_s:
             if is_finished or section.score_unfinished == "score":
                 with failing_as(FailureClass.REWARD, FailureClass.REWARD_DATA):
@@ -391,4 +395,5 @@ class AgentLoopWorker:
             reward_metrics={**trajectory.reward_metrics, **reward.metrics},
             is_masked=not is_finished and section.score_unfinished == "mask",
             times=times,
+            scored=span_since(scoring_began, queue_s=queue_s),
         )

@@ -24,7 +24,7 @@ def read_json_lines(path: Path) -> Iterator[JsonObject]:
         ValueError: a complete line is not a JSON object; the message names the file and the line.
     """
     for number, line in enumerate(_complete_lines(path), start=1):
-        yield _decode(line, where=f"{path}:{number}")
+        yield decode_line(line, where=f"{path}:{number}")
 
 
 def append_json_lines(path: Path, objects: Iterable[JsonObject]) -> None:
@@ -54,7 +54,7 @@ def keep_json_lines(path: Path, keep: Callable[[JsonObject], bool]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         for number, line in enumerate(_complete_lines(path), start=1):
-            if keep(_decode(line, where=f"{path}:{number}")):
+            if keep(decode_line(line, where=f"{path}:{number}")):
                 file.write(line)
         file.flush()
         os.fsync(file.fileno())
@@ -87,7 +87,8 @@ def encode_line(item: JsonObject) -> bytes:
         return json.dumps(item, default=str, allow_nan=False).encode("ascii") + b"\n"
 
 
-def _decode(line: bytes, *, where: str) -> JsonObject:
+def decode_line(line: bytes, *, where: str) -> JsonObject:
+    """Return the object that `encode_line` wrote; a `ValueError` names the place `where`."""
     try:
         item = orjson.loads(line)
     except orjson.JSONDecodeError:

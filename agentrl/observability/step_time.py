@@ -11,7 +11,8 @@ steps. There the place time is the time for which they held their places, and th
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from agentrl.types import TIME_PARTS, Group, TrajectoryRef, TrajectorySummary
+from agentrl.timing import TIME_PARTS
+from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 
 _BUSY_BELOW = 0.15
 """Share of idle place time below which the engines are the bottleneck, and of waiting below which the actor is."""

@@ -40,7 +40,7 @@ async def evaluate(loaded: LoadedConfig) -> None:
     result = plan.directory.result()
     print(f"{result['model']}: {result['num_prompts']:,} prompts, samples of each: {result['samples_per_prompt']}")
     Console().print(result_table(result))
-    if examples := describe_examples(Path(result["trajectories"], "validation_000000.jsonl")):
+    if examples := describe_examples(Path(result["trajectories"], "validation_000000.atr")):
         print(f"{examples}\n")
     print(f"trajectories: {result['trajectories']}")
 

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Prompt, Termination, Trajectory, Turn
+from agentrl.trajectories.transcripts import describe_ending, transcript
+from agentrl.types import Prompt, Termination, Trajectory
 
 _MAX_CHARACTERS = 400
-"""Characters shown of each text; a longer one is shown by both ends."""
+"""Characters shown of each text."""
 _MAX_TURNS = 6
 
 
@@ -36,33 +37,6 @@ def _rank(trajectory: Trajectory, *, sign: int) -> tuple[float, bool]:
 
 
 def _described(title: str, trajectory: Trajectory, prompts: dict[str, Prompt]) -> Iterable[str]:
+    yield f"{title}: {describe_ending(trajectory)}"
     prompt = prompts[trajectory.prompt_id]
-    yield f"{title}: {trajectory.trajectory_id}, reward {trajectory.reward:g}, ended by `{trajectory.termination}`"
-    yield from _indented("prompt", str(prompt.messages[-1].get("content", "")))
-    turns, left_out = trajectory.turns[:_MAX_TURNS], len(trajectory.turns) - _MAX_TURNS
-    for turn in turns:
-        yield from _turn(turn)
-    if left_out > 0:
-        yield f"  ({left_out} more turns)"
-    if prompt.answer is not None:
-        yield from _indented("reference", str(prompt.answer))
-
-
-def _turn(turn: Turn) -> Iterable[str]:
-    yield from _indented("policy", turn.text)
-    for result in turn.results:
-        yield from _indented(f"tool ({result.status})", result.text)
-    if turn.observation is not None:
-        yield from _indented("environment", turn.observation)
-
-
-def _indented(name: str, text: str) -> Iterable[str]:
-    for number, line in enumerate(_shortened(text.strip()).splitlines() or [""]):
-        yield f"  {name + ':' if number == 0 else '':14} {line}"
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MAX_CHARACTERS:
-        return text
-    half = _MAX_CHARACTERS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters ...]\n{text[-half:]}"
+    yield from transcript(trajectory, prompt, max_characters=_MAX_CHARACTERS, max_turns=_MAX_TURNS)

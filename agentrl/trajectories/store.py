@@ -1,10 +1,10 @@
 """Every trajectory of a run on disk, with the prompts needed to score or replay them.
 
-    <run>/trajectories/step_000012.jsonl         rolled out for update 12
-    <run>/trajectories/validation_000012.jsonl   rolled out to validate the policy after update 12
+    <run>/trajectories/step_000012.atr         rolled out for update 12
+    <run>/trajectories/validation_000012.atr   rolled out to validate the policy after update 12
 
-Each file holds one line per prompt and trajectory (see `codec`). Call `append` before the checkpoint of the same step is
-written, so that the files of a checkpoint are complete.
+Each file holds a frame per prompt and trajectory (see `frames`, `codec`). Call `append` before the checkpoint of the same step
+is written, so that the files of a checkpoint are complete.
 """
 
 import hashlib
@@ -12,20 +12,23 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
-from agentrl.observability.json_lines import append_json_lines, read_json_lines
+from agentrl.observability.json_lines import decode_line, encode_line
 from agentrl.trajectories.codec import (
-    RecordKind,
     decode_prompt,
     decode_trajectory,
     encode_prompt,
-    encode_trajectory,
+    encode_without_tokens,
     record_kind,
 )
+from agentrl.trajectories.frames import Frame, FrameEncoder, FrameKind, append_frames, read_frames
+from agentrl.trajectories.heads import HEAD_FIELDS, TrajectoryHead, head_of
+from agentrl.trajectories.token_arrays import pack_tokens, unpack_tokens
 from agentrl.types import Prompt, Trajectory
 
-_FILE_NAME = re.compile(r"(?:step|validation)_(\d{6,})\.jsonl")
+_FILE_NAME = re.compile(r"(?:step|validation)_\d{6,}\.atr")
 
 
 class TrajectoryStore:
@@ -33,6 +36,14 @@ class TrajectoryStore:
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / "trajectories"
+
+    def file(self, step: int, *, validation: bool = False) -> Path:
+        """Return the path of a step's rollout, or of the validation after it."""
+        return self._folder / f"{'validation' if validation else 'step'}_{step:06d}.atr"
+
+    def files(self) -> list[Path]:
+        """Return the existing files: those of the rollouts by step, then those of validation."""
+        return sorted(path for path in self._folder.glob("*.atr") if _FILE_NAME.fullmatch(path.name))
 
     def append(
         self,
@@ -51,19 +62,16 @@ class TrajectoryStore:
         Returns:
             The file, once all is on the disk.
         """
-        path = self._folder / f"{'validation' if validation else 'step'}_{step:06d}.jsonl"
-        recorded: set[str] = set()
-        if leave_out_recorded:
-            recorded = {trajectory.trajectory_id for trajectory in read_trajectories(path)}
+        path = self.file(step, validation=validation)
+        recorded = {head.trajectory_id for head in read_heads(path)} if leave_out_recorded else set[str]()
         new = (trajectory for trajectory in trajectories if trajectory.trajectory_id not in recorded)
-        append_json_lines(path, chain(map(encode_prompt, prompts), map(encode_trajectory, new)))
+        _append(path, prompts, new)
         return path
 
     def take_back(self, *, after_step: int) -> None:
         """Remove the steps after `after_step`, a checkpoint; -1 removes all."""
-        for path in self._folder.glob("*.jsonl"):
-            match = _FILE_NAME.fullmatch(path.name)
-            if match and int(match[1]) > after_step:
+        for path in self.files():
+            if int(path.stem.rpartition("_")[2]) > after_step:
                 path.unlink()
 
 
@@ -71,17 +79,45 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Yield the trajectories of one file in order.
 
     Raises:
-        ValueError: a line is damaged or from another version of the format.
+        ValueError: a record is damaged or from another version of the format.
     """
-    for record in read_json_lines(path):
-        if record_kind(record) is RecordKind.TRAJECTORY:
-            yield decode_trajectory(record)
+    for frame in read_frames(path):
+        if frame.kind is FrameKind.TRAJECTORY:
+            yield _trajectory_of(frame)
+
+
+def read_heads(path: Path) -> Iterator[TrajectoryHead]:
+    """Yield the facts of each trajectory of one file in order, without reading the rest."""
+    return (_head_of(frame) for frame in read_frames(path) if frame.kind is FrameKind.TRAJECTORY)
+
+
+def read_prompts(path: Path) -> dict[str, Prompt]:
+    """Return the prompts of one file, keyed by id.
+
+    Raises:
+        ValueError: a record is damaged or from another version of the format.
+    """
+    records = (_text_of(frame.parts()[1]) for frame in read_frames(path) if frame.kind is FrameKind.PROMPT)
+    return {prompt.prompt_id: prompt for prompt in map(decode_prompt, records)}
+
+
+def read_trajectory(path: Path, offset: int) -> Trajectory:
+    """Return the trajectory at byte `offset` of a file.
+
+    Raises:
+        ValueError: no whole trajectory begins there.
+    """
+    for frame in read_frames(path, start=offset):
+        if frame.kind is FrameKind.TRAJECTORY:
+            return _trajectory_of(frame)
+        break
+    raise ValueError(f"{path}: no trajectory at byte {offset}")
 
 
 def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
     """Write trajectories into a new file of a checkpoint, and return its digest."""
     path.unlink(missing_ok=True)
-    append_json_lines(path, map(encode_trajectory, trajectories))
+    _append(path, (), trajectories)
     return _digest_of(path)
 
 
@@ -103,14 +139,41 @@ def read_saved_group(path: Path, num_trajectories: int, *, digest: str, source: 
     return trajectories
 
 
-def read_prompts(path: Path) -> dict[str, Prompt]:
-    """Return the prompts of one file, keyed by id.
+def _append(path: Path, prompts: Iterable[Prompt], trajectories: Iterable[Trajectory]) -> None:
+    encoder = FrameEncoder()
+    prompt_frames = (_prompt_frame(encoder, prompt) for prompt in prompts)
+    append_frames(path, chain(prompt_frames, (_trajectory_frame(encoder, item) for item in trajectories)))
 
-    Raises:
-        ValueError: a line is damaged or from another version of the format.
-    """
-    records = (record for record in read_json_lines(path) if record_kind(record) is RecordKind.PROMPT)
-    return {prompt.prompt_id: prompt for prompt in map(decode_prompt, records)}
+
+def _prompt_frame(encoder: FrameEncoder, prompt: Prompt) -> bytes:
+    head = encode_line({"prompt_id": prompt.prompt_id, "data_set": prompt.data_set})
+    return encoder.encode(FrameKind.PROMPT, head=head, tokens=b"", text=encode_line(encode_prompt(prompt)))
+
+
+def _trajectory_frame(encoder: FrameEncoder, trajectory: Trajectory) -> bytes:
+    head = head_of(trajectory)
+    return encoder.encode(
+        FrameKind.TRAJECTORY,
+        head=encode_line({name: getattr(head, name) for name in HEAD_FIELDS}),
+        tokens=pack_tokens(trajectory),
+        text=encode_line(encode_without_tokens(trajectory)),
+    )
+
+
+def _trajectory_of(frame: Frame) -> Trajectory:
+    tokens, text = frame.parts()
+    record = _text_of(text)
+    return decode_trajectory(record | unpack_tokens(tokens, _head_of(frame).num_tokens))
+
+
+def _text_of(text: bytes) -> dict[str, Any]:
+    record = decode_line(text, where="trajectory record")
+    record_kind(record)
+    return record
+
+
+def _head_of(frame: Frame) -> TrajectoryHead:
+    return TrajectoryHead(**decode_line(frame.head, where="head of a trajectory record"))
 
 
 def _digest_of(path: Path) -> str:

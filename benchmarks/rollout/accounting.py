@@ -38,7 +38,7 @@ def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[s
         faults.append(f"steps that ended: {[row['step'] for row in rows]}")
     for row, prompts in zip(rows, _prompts_of_steps(run_dir, loaded.config, len(rows)), strict=True):
         step = int(row["step"] or 0)
-        file = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
+        file = run_dir / "trajectories" / f"step_{step:06d}.atr"
         trajectories = list(read_trajectories(file))
         samples = loaded.config.rollout.samples_per_prompt
         step_faults = accounting_faults(trajectories, prompts, samples_per_prompt=samples)
@@ -54,7 +54,7 @@ def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[s
 
 def num_infra_errors(run_dir: Path) -> int:
     """Return the number of trajectories that the infrastructure failed."""
-    files = (run_dir / "trajectories").glob("step_*.jsonl")
+    files = (run_dir / "trajectories").glob("step_*.atr")
     return sum(
         trajectory.termination is Termination.INFRA_ERROR for file in files for trajectory in read_trajectories(file)
     )

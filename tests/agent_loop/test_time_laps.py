@@ -10,7 +10,7 @@ from agentrl.config.validation.relations import Purpose
 from agentrl.observability.step_time import StepTime, num_places, place_shares
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from agentrl.types import TIME_PARTS, TimeSplit
+from agentrl.timing import TIME_PARTS, TimeSplit
 
 TOOLS = """
 tools:

@@ -5,7 +5,8 @@ import pytest
 
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.errors import EngineError
-from agentrl.types import Completion, FinishReason, Prompt, Termination, TimeSplit
+from agentrl.timing import TimeSplit
+from agentrl.types import Completion, FinishReason, Prompt, Termination
 
 
 def completion(

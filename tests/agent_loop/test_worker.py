@@ -347,7 +347,7 @@ async def test_the_breakdown_of_a_reward_is_on_the_record_and_in_the_summary(
     summary, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
     assert summary.reward_metrics == {"accuracy": 1.0}
     await worker.record(3, [PROMPT], False, False, trajectory)
-    [read] = read_trajectories(tmp_path / "trajectories" / "step_000003.jsonl")
+    [read] = read_trajectories(tmp_path / "trajectories" / "step_000003.atr")
     assert (read.reward, read.reward_metrics) == (0.5, {"accuracy": 1.0})
     await worker.aclose()
 
@@ -400,7 +400,7 @@ async def test_records_of_any_worker_can_be_read_back(
     worker = make_worker(model_path, tmp_path)
     _, trajectory = await worker.run(REQUEST, ScriptedEngine([answer(tokenizer, "42")]))
     await worker.record(3, [PROMPT], False, False, trajectory)
-    file = tmp_path / "trajectories" / "step_000003.jsonl"
+    file = tmp_path / "trajectories" / "step_000003.atr"
     assert next(read_trajectories(file)).token_ids == trajectory.token_ids
     assert read_prompts(file) == {"p0": PROMPT}
     await worker.aclose()
@@ -409,7 +409,7 @@ async def test_records_of_any_worker_can_be_read_back(
 async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_named(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
-    worker, file = make_worker(model_path, tmp_path), tmp_path / "000000007.jsonl"
+    worker, file = make_worker(model_path, tmp_path), tmp_path / "000000007.atr"
     answers = [answer(tokenizer, "<answer>42</answer>"), answer(tokenizer, "<answer>41</answer>")]
     trajectories = [(await worker.run(REQUEST, ScriptedEngine([completion])))[1] for completion in answers]
     digest = await worker.save_group(file, *trajectories)
@@ -417,11 +417,11 @@ async def test_a_group_of_a_checkpoint_is_read_back_and_one_that_lost_a_part_is_
     summaries, *read = await worker.load_group(file, 2, digest, source)
     assert [summary.reward for summary in summaries] == [1.0, 0.0]
     assert [item.token_ids for item in read] == [item.token_ids for item in trajectories]
-    for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"token_ids", b"\xff\xff\xff"), b""):
+    for damaged in (content[: len(content) // 2], content[:-20], content.replace(b"num_tokens", b"\xff\xff\xff"), b""):
         file.write_bytes(damaged)
         with pytest.raises(DamagedCheckpointError, match=rf"{source} is damaged: `{file.name}` cannot be read"):
             await worker.load_group(file, 2, digest, source)
-    file.write_bytes(changed := content.replace(b"42", b"43"))
+    file.write_bytes(changed := content.replace(b'"reward":1.0', b'"reward":0.0'))
     assert changed != content
     with pytest.raises(
         DamagedCheckpointError, match=rf"`{file.name}` cannot be read \(ValueError: its SHA-256 differs"

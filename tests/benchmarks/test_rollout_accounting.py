@@ -9,6 +9,7 @@ from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
 from agentrl.formats.base import read_calls
 from agentrl.formats.registry import FORMATS
+from agentrl.timing import TimeSplit
 from agentrl.types import (
     Completion,
     Failure,
@@ -16,7 +17,6 @@ from agentrl.types import (
     FinishReason,
     Prompt,
     Termination,
-    TimeSplit,
     ToolResult,
     ToolStatus,
     Trajectory,

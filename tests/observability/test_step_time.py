@@ -14,7 +14,8 @@ from agentrl.observability.step_time import (
     place_shares,
     split_metrics,
 )
-from agentrl.types import Group, TimeSplit, TrajectoryRef, TrajectorySummary
+from agentrl.timing import TimeSplit
+from agentrl.types import Group, TrajectoryRef, TrajectorySummary
 from tests.summaries import short_summary
 
 SUMMARY = short_summary(wall_time_s=0.0)

@@ -21,13 +21,13 @@ from agentrl.run.directory import RunDirectory
 from agentrl.run.plan import Plan, Run
 from agentrl.run.stages import stages_of
 from agentrl.run.training_step import Batch, collect_batch, explain_time, restore, rolling_out
+from agentrl.timing import TimeSplit
 from agentrl.types import (
     Failure,
     FailureClass,
     Group,
     Prompt,
     Termination,
-    TimeSplit,
     TrajectoryRef,
     TrajectorySummary,
 )

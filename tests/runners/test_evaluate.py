@@ -46,7 +46,7 @@ def finished(held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def trajectories(run_dir: Path) -> dict[str, Trajectory]:
-    recorded = read_trajectories(run_dir / "trajectories" / "validation_000000.jsonl")
+    recorded = read_trajectories(run_dir / "trajectories" / "validation_000000.atr")
     return {trajectory.trajectory_id: trajectory for trajectory in recorded}
 
 
@@ -57,7 +57,7 @@ def result(run_dir: Path) -> dict[str, Any]:
 def test_every_held_out_prompt_is_rolled_out_and_written_down(finished: tuple[Path, str]):
     evaluated = trajectories(finished[0])
     assert len(evaluated) == NUM_PROMPTS * 4
-    prompts = read_prompts(finished[0] / "trajectories" / "validation_000000.jsonl")
+    prompts = read_prompts(finished[0] / "trajectories" / "validation_000000.atr")
     assert {trajectory.prompt_id for trajectory in evaluated.values()} == set(prompts)
     assert any(trajectory.tool_results for trajectory in evaluated.values())
 

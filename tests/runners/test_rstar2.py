@@ -73,7 +73,7 @@ def test_the_most_memory_of_actor_and_engines_is_reported_for_each_phase(finishe
 
 def test_every_trajectory_is_recorded_with_its_prompt(finished: tuple[Path, str]):
     for step in (1, 2, 3):
-        file = finished[0] / "trajectories" / f"step_{step:06d}.jsonl"
+        file = finished[0] / "trajectories" / f"step_{step:06d}.atr"
         trajectories = list(read_trajectories(file))
         assert len(trajectories) % 32 == 0
         assert {t.prompt_id for t in trajectories} == set(read_prompts(file))

@@ -19,5 +19,5 @@ def test_the_demo_trains_on_vllm(tmp_path: Path):
         difference = row["actor/rollout_logprob_diff_mean"]
         assert difference is not None
         assert difference < 1e-4
-        trajectories = list(read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl"))
+        trajectories = list(read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.atr"))
         assert {version for t in trajectories for _, version in t.version_spans} == {step - 1}

@@ -156,7 +156,7 @@ def test_a_run_ended_by_a_signal_leaves_nothing_behind_and_the_same_command_cons
     assert steps(run_dir) == [0, 1, 2, 3, 4, 5, 6]
     rolled_out = Counter(
         trajectory.prompt_id
-        for file in (run_dir / "trajectories").glob("step_*.jsonl")
+        for file in (run_dir / "trajectories").glob("step_*.atr")
         for trajectory in read_trajectories(file)
     )
     assert set(rolled_out.values()) == {8}

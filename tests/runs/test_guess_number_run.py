@@ -17,7 +17,7 @@ def test_the_policy_learns_to_guess_by_what_the_environment_says(tmp_path: Path)
     rewards = [value for row in metrics(run_dir) if (value := row.get("validation/accuracy")) is not None]
     assert len(rewards) == 2
     assert rewards[-1] > rewards[0] + 0.15
-    trajectories = list(read_trajectories(run_dir / "trajectories" / "step_000016.jsonl"))
+    trajectories = list(read_trajectories(run_dir / "trajectories" / "step_000016.atr"))
     assert max(len(trajectory.turns) for trajectory in trajectories) == 5
     for trajectory in trajectories:
         said = {turn.observation for turn in trajectory.turns[:-1]}

@@ -45,7 +45,7 @@ def test_the_lengths_of_each_stage_hold_in_it(run_dir: Path):
         [
             trajectory
             for step in steps
-            for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl")
+            for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.atr")
         ]
         for steps in ((1, 2), (3, 4))
     )
@@ -57,7 +57,7 @@ def test_the_lengths_of_each_stage_hold_in_it(run_dir: Path):
 def test_prompts_that_were_always_solved_do_not_come_again(run_dir: Path):
     def groups(step: int) -> dict[str, list[float]]:
         rewards: dict[str, list[float]] = {}
-        for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.jsonl"):
+        for trajectory in read_trajectories(run_dir / "trajectories" / f"step_{step:06d}.atr"):
             if trajectory.reward is not None:
                 rewards.setdefault(trajectory.prompt_id, []).append(trajectory.reward)
         return rewards
@@ -84,7 +84,7 @@ def test_the_checkpoint_that_is_the_reference_is_kept(run_dir: Path):
 
 
 def rolled_out(run_dir: Path, step: int) -> set[tuple[str, float | None]]:
-    file = run_dir / "trajectories" / f"step_{step:06d}.jsonl"
+    file = run_dir / "trajectories" / f"step_{step:06d}.atr"
     return {(trajectory.trajectory_id, trajectory.reward) for trajectory in read_trajectories(file)}
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from agentrl.timing import Span
 from agentrl.trajectories.codec import decode_prompt, encode_prompt, encode_trajectory
 from agentrl.types import (
     Failure,
@@ -41,6 +42,7 @@ TRAJECTORY = Trajectory(
     ),
     termination=Termination.ANSWERED,
     failures=(Failure(failure_class=FailureClass.JUDGE, message="away"),),
+    span=Span(started_at=1.0, ended_at=2.0),
 )
 
 
@@ -72,4 +74,5 @@ def test_every_field_of_a_trajectory_is_named():
     assert names(table["`turns[].results[]`"]) == set(turn["results"][0])
     assert names(table["`failures`"]) == set(written["failures"][0])
     assert names(table["`times`"]) == set(written["times"])
+    assert names(table["`span`, `scored`"]) == set(written["span"])
     assert names(table["`termination`"]) == {str(termination) for termination in Termination}

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
+from agentrl.timing import Span
+from agentrl.trajectories.frames import read_frames
+from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories, read_trajectory
 from agentrl.types import Failure, FailureClass, Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
 
 NAN = math.nan
@@ -22,7 +24,7 @@ TRAJECTORY = Trajectory(
     token_ids=[5, 6, 7, 8, 9],
     num_prompt_tokens=2,
     response_mask=[0, 0, 1, 0, 1],
-    rollout_logprobs=[NAN, NAN, -0.30000001192092896, NAN, -1e-9],
+    rollout_logprobs=[NAN, NAN, -0.30000001192092896, NAN, -0.0625],
     version_spans=((2, 0), (4, 1)),
     row_starts=(3,),
     turns=(
@@ -36,6 +38,8 @@ TRAJECTORY = Trajectory(
                 ToolResult(status=ToolStatus.OK, text="5\n", wall_time_s=0.25),
                 ToolResult(status=ToolStatus.UNPARSABLE, text="no JSON", truncated=True),
             ),
+            sampled=Span(started_at=1764282000.25, ended_at=1764282001.5, queue_s=0.125),
+            answered=Span(started_at=1764282001.5, ended_at=1764282001.75),
         ),
         Turn(text="<answer>\\boxed{5}</answer>", final_tool_reward=-0.5),
         Turn(text="7", observation="higher", environment_reward=0.0),
@@ -44,6 +48,8 @@ TRAJECTORY = Trajectory(
     reward=1.0,
     num_retries=1,
     wall_time_s=1.75,
+    span=Span(started_at=1764282000.0, ended_at=1764282002.0),
+    scored=Span(started_at=1764282001.75, ended_at=1764282001.875),
 )
 
 
@@ -65,7 +71,7 @@ def test_a_trajectory_is_read_back_exactly(tmp_path: Path) -> None:
 
 def test_a_failed_trajectory_keeps_its_failures_and_has_no_reward(tmp_path: Path) -> None:
     failures = (
-        Failure(failure_class=FailureClass.JUDGE, message="judge: no answer"),
+        Failure(failure_class=FailureClass.JUDGE, message="judge: no answer", attempt=TRAJECTORY.scored),
         Failure(failure_class=FailureClass.REWARD_DATA, message="reward: no number", cause="no number"),
     )
     failed = replace(TRAJECTORY, termination=Termination.DATA_ERROR, reward=None, failures=failures, turns=())
@@ -77,11 +83,6 @@ def test_arguments_that_json_parsers_change_or_refuse_are_read_back_exactly(tmp_
     call = ToolCall(call_id="1", name="\udfff", arguments=arguments)
     odd = replace(TRAJECTORY, turns=(Turn(text="odd", calls=(call,)),))
     assert_identical(store_one(tmp_path, odd), odd)
-
-
-def test_logprobs_outside_the_mask_are_null_on_disk(tmp_path: Path) -> None:
-    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
-    assert '"rollout_logprobs":[null,null,-0.30000001192092896,null,-1e-9]' in path.read_text()
 
 
 def test_experts_are_not_written(tmp_path: Path) -> None:
@@ -100,6 +101,35 @@ def test_a_prompt_column_that_json_lacks_does_not_stop_the_run(tmp_path: Path) -
     assert read_prompts(path)[prompt.prompt_id].extra == {"day": "2026-11-05"}
 
 
+def test_a_file_cut_at_any_byte_gives_its_whole_trajectories_and_takes_new_ones(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    path = store.append(1, [TRAJECTORY])
+    first = path.stat().st_size
+    whole = store.append(1, [replace(TRAJECTORY, sample_index=1)]).read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        store.append(1, [replace(TRAJECTORY, sample_index=2)])
+        expected = [3, 2] if size >= first else [2]
+        assert [trajectory.sample_index for trajectory in read_trajectories(path)] == expected, size
+
+
+def test_a_damaged_record_is_an_error_that_names_its_place(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="frame at byte 0: its checksum differs"):
+        list(read_trajectories(path))
+
+
+def test_a_trajectory_is_read_by_the_offset_of_its_frame(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY, replace(TRAJECTORY, sample_index=4)], prompts=[PROMPT])
+    offsets = [frame.offset for frame in read_frames(path)]
+    assert read_trajectory(path, offsets[2]).sample_index == 4
+    with pytest.raises(ValueError, match="no trajectory at byte 1"):
+        read_trajectory(path, 1)
+
+
 def test_one_step_may_be_appended_in_parts(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     store.append(1, [replace(TRAJECTORY, sample_index=0)])
@@ -107,7 +137,7 @@ def test_one_step_may_be_appended_in_parts(tmp_path: Path) -> None:
     assert [trajectory.sample_index for trajectory in read_trajectories(path)] == [0, 1]
 
 
-def test_a_torn_last_line_loses_only_that_trajectory(tmp_path: Path) -> None:
+def test_a_torn_last_frame_loses_only_that_trajectory(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     path = store.append(1, [TRAJECTORY, TRAJECTORY])
     path.write_bytes(path.read_bytes()[:-40])
@@ -130,15 +160,15 @@ def test_take_back_removes_what_came_after_the_checkpoint(tmp_path: Path) -> Non
     for step in (9, 10, 11):
         store.append(step, [TRAJECTORY])
         store.append(step, [TRAJECTORY], validation=True)
-    foreign = tmp_path / "trajectories" / "notes_000099.jsonl"
+    foreign = tmp_path / "trajectories" / "notes_000099.atr"
     foreign.touch()
     store.take_back(after_step=10)
     assert sorted(path.name for path in foreign.parent.iterdir()) == [
-        "notes_000099.jsonl",
-        "step_000009.jsonl",
-        "step_000010.jsonl",
-        "validation_000009.jsonl",
-        "validation_000010.jsonl",
+        "notes_000099.atr",
+        "step_000009.atr",
+        "step_000010.atr",
+        "validation_000009.atr",
+        "validation_000010.atr",
     ]
 
 
@@ -149,6 +179,6 @@ def test_take_back_on_a_fresh_run_does_nothing(tmp_path: Path) -> None:
 
 def test_another_format_version_is_refused(tmp_path: Path) -> None:
     path = TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
-    path.write_text(path.read_text().replace('"version":3', '"version":4', 1))
-    with pytest.raises(ValueError, match="has `version` 4, this release reads 3"):
+    path.write_bytes(path.read_bytes().replace(b"ATR1", b"ATR0"))
+    with pytest.raises(ValueError, match="not a trajectory file of this release"):
         list(read_trajectories(path))

@@ -45,23 +45,23 @@ def test_the_best_and_the_worst_are_shown_with_prompt_calls_and_reference(tmp_pa
     )
     assert shown.splitlines() == [
         "the best trajectory: right, reward 1, ended by `answered`",
-        "  prompt:        What is 2 + 3?",
-        "  policy:        calc(2 + 3)",
-        "  tool (ok):     5",
-        "  policy:        five",
-        "  reference:     5",
+        "  user: What is 2 + 3?",
+        "  policy: calc(2 + 3)",
+        "  tool calc (ok): 5",
+        "  policy: five",
+        "  reference: 5",
         "",
         "the worst trajectory: wrong, reward 0, ended by `answered`",
-        "  prompt:        What is 2 + 3?",
-        "  policy:        six",
-        "  reference:     5",
+        "  user: What is 2 + 3?",
+        "  policy: six",
+        "  reference: 5",
     ]
 
 
 def test_a_reference_answer_of_zero_is_shown(tmp_path: Path):
     prompt = replace(PROMPT, answer=0)
     file = TrajectoryStore(tmp_path).append(0, [trajectory("right", 1.0)], prompts=[prompt], validation=True)
-    assert "  reference:     0" in describe_examples(file)
+    assert "  reference: 0" in describe_examples(file)
 
 
 def test_long_texts_and_many_turns_are_cut(tmp_path: Path):
@@ -73,4 +73,4 @@ def test_long_texts_and_many_turns_are_cut(tmp_path: Path):
 
 def test_nothing_is_shown_where_nothing_was_scored(tmp_path: Path):
     assert described(tmp_path, trajectory("lost", None, termination="infra_error")) == ""
-    assert describe_examples(tmp_path / "none.jsonl") == ""
+    assert describe_examples(tmp_path / "none.atr") == ""

@@ -58,7 +58,7 @@ class SavedGroup:
 
     def file_in(self, folder: Path) -> Path:
         """Return the path of its trajectories."""
-        return folder / f"{self.number:09d}.jsonl"
+        return folder / f"{self.number:09d}.atr"
 
 
 @dataclass(slots=True, kw_only=True)

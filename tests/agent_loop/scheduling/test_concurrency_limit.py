@@ -12,7 +12,8 @@ from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
-from agentrl.types import Failure, FailureClass, TimeSplit, TrajectorySummary
+from agentrl.timing import TimeSplit
+from agentrl.types import Failure, FailureClass, TrajectorySummary
 from tests.summaries import short_summary
 
 QUIET = short_summary(num_turns=3, num_tool_calls=2, wall_time_s=1.0)

@@ -43,7 +43,7 @@ def test_a_killed_run_resumes_with_what_was_in_hand(prompts: PromptDataset, tmp_
 
     before, began = run_in_virtual_time(first())
     prompts.seek(position := prompts.position)
-    finished = {name for file in tmp_path.glob("rollouts/0*.jsonl") for name in read(file)["ids"]}
+    finished = {name for file in tmp_path.glob("rollouts/0*.atr") for name in read(file)["ids"]}
     after, began_again = run_in_virtual_time(second())
     assert finished, "some had finished, or this test shows nothing"
     assert not finished & began_again
@@ -108,7 +108,7 @@ def test_of_a_group_under_way_only_what_is_missing_is_made_again(prompts: Prompt
 
     run_in_virtual_time(first())
     run_in_virtual_time(resumed())
-    kept = [sorted(read(file)["ids"] for file in tmp_path.glob(f"{name}/0*.jsonl")) for name in ("first", "second")]
+    kept = [sorted(read(file)["ids"] for file in tmp_path.glob(f"{name}/0*.atr")) for name in ("first", "second")]
     assert [len(ids) for ids in kept[0]] == [SAMPLES - 1] * PROMPTS_PER_STEP
     assert kept[0] == kept[1]
 

@@ -1,0 +1,75 @@
+"""Facts about a recorded trajectory that lists, filters and sums need, without its tokens and texts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from agentrl.types import ToolStatus, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryHead:
+    """Head of a trajectory's frame, and the columns of its row in the index."""
+
+    trajectory_id: str
+    prompt_id: str
+    sample_index: int
+    reward: float | None
+    reward_metrics: Mapping[str, float]
+    is_masked: bool
+    termination: str
+    failure_class: str
+    """Class of the last failed attempt; empty without one."""
+    failure_cause: str
+    """Cause of that failure, else its message."""
+    num_tokens: int
+    num_response_tokens: int
+    num_turns: int
+    num_tool_calls: int
+    num_failed_tool_calls: int
+    """Calls without an OK result, those that the turn limit left unanswered included."""
+    num_retries: int
+    policy_version: int
+    """Oldest version that sampled any of its tokens."""
+    started_at: float
+    """Unix seconds; 0 if no worker reported it."""
+    wall_time_s: float
+    generate_s: float
+    engine_queue_s: float
+    tool_s: float
+    judge_queue_s: float
+    reward_s: float
+
+
+HEAD_FIELDS = tuple(field.name for field in fields(TrajectoryHead))
+
+
+def head_of(trajectory: Trajectory) -> TrajectoryHead:
+    """Return the facts of a finished trajectory."""
+    results, times = trajectory.tool_results, trajectory.times
+    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
+    failure = trajectory.failures[-1] if trajectory.failures else None
+    return TrajectoryHead(
+        trajectory_id=trajectory.trajectory_id,
+        prompt_id=trajectory.prompt_id,
+        sample_index=trajectory.sample_index,
+        reward=trajectory.reward,
+        reward_metrics=trajectory.reward_metrics,
+        is_masked=trajectory.is_masked,
+        termination=trajectory.termination,
+        failure_class=failure.failure_class if failure else "",
+        failure_cause=(failure.cause or failure.message) if failure else "",
+        num_tokens=len(trajectory.token_ids),
+        num_response_tokens=trajectory.num_response_tokens,
+        num_turns=len(trajectory.turns),
+        num_tool_calls=num_calls,
+        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
+        num_retries=trajectory.num_retries,
+        policy_version=min((version for _, version in trajectory.version_spans), default=0),
+        started_at=trajectory.span.started_at if trajectory.span else 0.0,
+        wall_time_s=trajectory.wall_time_s,
+        generate_s=times.generate_s,
+        engine_queue_s=times.engine_queue_s,
+        tool_s=times.tool_s,
+        judge_queue_s=times.judge_queue_s,
+        reward_s=times.reward_queue_s + times.reward_s,
+    )
