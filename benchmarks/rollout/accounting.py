@@ -8,11 +8,16 @@ them again in every update, with the weights that should have sampled them, and 
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
+from agentrl.agent_loop.gateway.exactness import DropReason
+from agentrl.agent_loop.trajectory_records import summarise_trajectory
+from agentrl.algorithms.group_filter import select
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.judge.connection import JudgeAddress, ToolContext
@@ -21,17 +26,22 @@ from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
 from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Message, Prompt, Termination, Trajectory
+from agentrl.types import Group, Message, Prompt, Termination, ToolCall, Trajectory, TrajectoryRef
 
 _MAX_LOGPROB_DIFF = 1e-4
 """Mean over the sampled tokens of a step; float noise is a hundred times less, weights one update older give more."""
 _MAX_RATIO = 1.01
 
 
-def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[str]:
-    """Return a line for each fault of a run; it must have kept the checkpoint of every step."""
+def faults_of_run(
+    run_dir: Path, *, config: str, overrides: list[str], agent_tools: Sequence[dict[str, Any]] = ()
+) -> list[str]:
+    """Return a line for each fault of a run; it must have kept the checkpoint of every step.
+
+    `agent_tools` are what an agent shows the policy in place of the run's tools.
+    """
     loaded = load_run_config(config, [f"run.dir={run_dir}", *overrides])
-    tokens = _chat_tokens(loaded.config)
+    tokens = _chat_tokens(loaded.config, agent_tools)
     rows = [row for row in read_metrics(run_dir / "metrics.jsonl") if row["step"]]
     faults = [] if (run_dir / "result.json").exists() else ["the run did not finish"]
     if [row["step"] for row in rows] != list(range(1, loaded.config.run.num_steps + 1)):
@@ -42,7 +52,8 @@ def faults_of_run(run_dir: Path, *, config: str, overrides: list[str]) -> list[s
         trajectories = list(read_trajectories(file))
         samples = loaded.config.rollout.samples_per_prompt
         step_faults = accounting_faults(trajectories, prompts, samples_per_prompt=samples)
-        step_faults += logprob_faults(row)
+        step_faults += logprob_faults(row) + update_faults(row, trajectories, loaded.config)
+        step_faults += report_faults(row, trajectories)
         written = read_prompts(file)
         for trajectory in trajectories:
             if trajectory.reward is not None and trajectory.prompt_id in written:
@@ -83,6 +94,33 @@ def logprob_faults(row: MetricsRow) -> list[str]:
     return [f"{key} is {value}" for key, value in differences.items() if value is None or not value < limits[key]]
 
 
+def update_faults(row: MetricsRow, trajectories: Sequence[Trajectory], config: RunConfig) -> list[str]:
+    """Return whether a step was trained on other tokens than those of the groups that its record selects."""
+    samples = config.rollout.samples_per_prompt
+    refs = [TrajectoryRef(summary=summarise_trajectory(trajectory), ref=trajectory) for trajectory in trajectories]
+    groups = [
+        Group(prompt_id=refs[first].summary.prompt_id, trajectories=refs[first : first + samples])
+        for first in range(0, len(refs), samples)
+    ]
+    kept, _ = select(groups, config.algorithm.selection, seed=config.run.seed)
+    recorded = sum(member.summary.num_response_tokens for group in kept for member in group.trajectories)
+    trained = row.get("actor/response_tokens")
+    return [] if trained == recorded else [f"{trained} tokens were trained, and its record selects {recorded}"]
+
+
+def report_faults(row: MetricsRow, trajectories: Sequence[Trajectory]) -> list[str]:
+    """Return where the report of a step's agents does not add up, or differs from the record; it is absent without agents."""
+    sampled, handed = row.get("agent/tokens_sampled"), row.get("agent/tokens_trained")
+    if sampled is None or handed is None:
+        return []
+    left_out = sum(row.get(f"agent/tokens_{reason}") or 0.0 for reason in DropReason)
+    faults = [] if sampled == handed + left_out else [f"{sampled} sampled, {handed} trained, {left_out} left out"]
+    recorded = sum(trajectory.num_response_tokens for trajectory in trajectories if not trajectory.is_masked)
+    if handed > recorded:
+        faults.append(f"the report has {handed} trained tokens, and the record {recorded}")
+    return faults
+
+
 def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, version: int) -> list[str]:
     """Return the faults of a trajectory: tokens that are not of its turns, or not sampled by policy `version`."""
     ids, mask = trajectory.token_ids, trajectory.response_mask
@@ -97,8 +135,8 @@ def token_faults(trajectory: Trajectory, prompt: Prompt, tokens: ChatTokens, *, 
     turns = [turn for turn in trajectory.turns if turn.text or turn is not trajectory.turns[-1]]
     if [tokens.decode([ids[place] for place in span]) for span in sampled] != [turn.text for turn in turns]:
         faults.append("what was sampled is not the text of its turns")
-    calls = [tokens.calls(turn.text, id_prefix=f"{n}") for n, turn in enumerate(turns)]
-    if calls != [turn.calls for turn in turns]:
+    calls = [_without_ids(tokens.calls(turn.text, id_prefix="")) for turn in turns]
+    if calls != [_without_ids(turn.calls) for turn in turns]:
         faults.append("the calls are not those in the text")
     for span, turn in zip(observed, trajectory.turns, strict=False):
         if not turn.results:  # an agent answered as the user
@@ -122,7 +160,13 @@ def _prompts_of_steps(run_dir: Path, config: RunConfig, num_steps: int) -> Itera
         yield dataset.take(state["prompts_taken"] - dataset.position)
 
 
-def _chat_tokens(config: RunConfig) -> ChatTokens:
+def _without_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    return [replace(call, call_id="") for call in calls]
+
+
+def _chat_tokens(config: RunConfig, agent_tools: Sequence[dict[str, Any]]) -> ChatTokens:
+    if agent_tools:
+        return ChatTokens.of_model(config.model, list(agent_tools))
     nobody = ToolContext(judge=JudgeAddress(urls=("http://127.0.0.1:9",)))
     schemas = [tool.schema.as_template_dict() for tool in build_tools(load_tool_configs(config), nobody).values()]
     return ChatTokens.of_model(config.model, schemas)

@@ -7,6 +7,8 @@ import pytest
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.trajectory_builder import TrajectoryBuilder
+from agentrl.config.schema.algorithm import AlgorithmSection, SelectionSection
+from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig
 from agentrl.formats.base import read_calls
 from agentrl.formats.registry import FORMATS
 from agentrl.timing import TimeSplit
@@ -22,7 +24,7 @@ from agentrl.types import (
     Trajectory,
     Turn,
 )
-from benchmarks.rollout.accounting import accounting_faults, logprob_faults, token_faults
+from benchmarks.rollout.accounting import accounting_faults, logprob_faults, report_faults, token_faults, update_faults
 from tests.chat_templates import TOOL_SCHEMA, make_tokenizer
 
 PROMPTS = [Prompt(prompt_id=f"p{n}", messages=[{"role": "user", "content": f"How much is {n} * 7?"}]) for n in range(3)]
@@ -136,3 +138,28 @@ def test_log_probabilities_that_do_not_follow_from_the_tokens_are_found():
     assert logprob_faults(good) == []
     assert logprob_faults(good | {"actor/rollout_logprob_diff_mean": 0.01})
     assert logprob_faults(good | {"actor/rollout_ratio_max": None})
+
+
+def test_tokens_that_were_trained_twice_or_of_an_unrewarded_trajectory_are_found(tokens: ChatTokens):
+    config = RunConfig(
+        model=ModelSection(path="policy"),
+        rollout=RolloutSection(samples_per_prompt=2),
+        algorithm=AlgorithmSection(selection=SelectionSection(keep=2)),
+    )
+    first, second = (
+        replace(make_trajectory(tokens, ["7"], [], sample=sample), reward=float(sample)) for sample in range(2)
+    )
+    num_tokens = first.num_response_tokens + second.num_response_tokens
+    assert update_faults({"actor/response_tokens": num_tokens}, [first, second], config) == []
+    assert update_faults({"actor/response_tokens": num_tokens + 1}, [first, second], config)
+    lost = replace(second, reward=None, termination=Termination.INFRA_ERROR)
+    assert update_faults({"actor/response_tokens": num_tokens}, [first, lost], config)
+
+
+def test_a_report_of_agents_that_does_not_add_up_is_found(tokens: ChatTokens):
+    trajectory = make_trajectory(tokens, ["7"], [])
+    trained = float(trajectory.num_response_tokens)
+    row: dict[str, float | None] = {"agent/tokens_sampled": trained + 5, "agent/tokens_trained": trained}
+    assert report_faults(row | {"agent/tokens_failed": 5.0}, [trajectory]) == []
+    assert report_faults(row, [trajectory])
+    assert report_faults(row | {"agent/tokens_failed": 5.0}, [])

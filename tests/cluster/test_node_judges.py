@@ -17,7 +17,7 @@ import pytest
 from agentrl.cluster.node_judges import node_judges
 from agentrl.judge.client import JudgeClient
 from agentrl.types import Deadline
-from benchmarks.rollout.kills import Victim
+from benchmarks.rollout.killed_run import Victim
 from tests.cluster.two_nodes import NUM_PROGRAMS, SECTION
 from tests.processes import still_running
 from tests.runners.run_process import wait_until

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.observability.metrics_file import read_metrics
-from benchmarks.rollout.kills import Kill, Outcome, Victim, accuracy_faults, play
+from benchmarks.rollout.killed_run import Kill, Outcome, Victim, play
+from benchmarks.rollout.kills import accuracy_faults
 from benchmarks.training.topologies import STANDARD_ERRORS, Learnt, places
 
 _MODELS = (Victim.ACTOR, Victim.CRITIC, Victim.REWARD_MODEL)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rollout.kills import Kill, Outcome, Victim, play
+from benchmarks.rollout.killed_run import Kill, Outcome, Victim, play
 from tests.runners.run_process import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
