@@ -1,0 +1,128 @@
+"""Index of a run's trajectories: a SQLite file with a row for each, derived from the heads of their frames.
+
+It can be deleted at any time; `update` reads what is new in the files. Several processes may update and read it.
+
+    trajectories   one row per trajectory: its file, offset and step, and the fields of `TrajectoryHead`
+    prompts        one row per prompt of a file, with its offset and its data set
+    files          bytes of each file that are indexed
+"""
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl.observability.json_lines import decode_line, encode_line
+from agentrl.trajectories.frames import Frame, FrameKind, read_frames
+from agentrl.trajectories.heads import HEAD_FIELDS
+from agentrl.trajectories.store import TrajectoryStore
+
+_FILE_NAME = "index_1.db"
+"""Index of this release; the number rises with every change of its tables."""
+_BUSY_TIMEOUT_S = 30.0
+_COLUMNS = ("file_id", "offset", "step", "is_validation", *HEAD_FIELDS)
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS files (file_id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, indexed_bytes INTEGER);
+CREATE TABLE IF NOT EXISTS trajectories ({", ".join(_COLUMNS)});
+CREATE TABLE IF NOT EXISTS prompts (file_id INTEGER, offset INTEGER, prompt_id TEXT, data_set TEXT);
+CREATE INDEX IF NOT EXISTS by_step ON trajectories (is_validation, step, prompt_id);
+CREATE INDEX IF NOT EXISTS by_id ON trajectories (trajectory_id);
+CREATE INDEX IF NOT EXISTS by_prompt ON trajectories (prompt_id);
+CREATE INDEX IF NOT EXISTS by_file ON trajectories (file_id);
+CREATE INDEX IF NOT EXISTS prompts_by_file ON prompts (file_id, prompt_id);
+"""
+_INSERT = f"INSERT INTO trajectories VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+
+class RunIndex:
+    """The index of one run; for one thread."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Open or create it in the run's folder, or in the user's cache if that cannot be written."""
+        self._store = TrajectoryStore(run_dir)
+        try:
+            self.path = run_dir / _FILE_NAME
+            self.connection = _opened(self.path)
+        except (sqlite3.OperationalError, OSError):
+            self.path = _in_cache(run_dir)
+            self.connection = _opened(self.path)
+
+    def update(self) -> int:
+        """Index what was recorded since the last call, and forget files that were removed; return the number of new rows.
+
+        Raises:
+            ValueError: a file is damaged or from another release.
+        """
+        with self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            known = {row["name"]: row for row in self.connection.execute("SELECT * FROM files")}
+            files = {path.name: path for path in self._store.files()}
+            for name in known.keys() - files.keys():
+                self._forget(known[name]["file_id"])
+            return sum(self._index(path, known.get(name)) for name, path in files.items())
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def _index(self, path: Path, file: sqlite3.Row | None) -> int:
+        now = path.stat()
+        # A step that is rolled out once more, after a resume, has a new file.
+        if file is not None and (now.st_ino != file["inode"] or now.st_size < file["indexed_bytes"]):
+            self._forget(file["file_id"])
+            file = None
+        indexed_bytes = file["indexed_bytes"] if file else 0
+        if now.st_size <= indexed_bytes:
+            return 0
+        new = "INSERT INTO files VALUES (NULL, ?, ?, 0)"
+        file_id = file["file_id"] if file else self.connection.execute(new, (path.name, now.st_ino)).lastrowid
+        kind, _, number = path.stem.partition("_")
+        place = (file_id, int(number), int(kind == "validation"))
+        reader = _Rows(read_frames(path, start=indexed_bytes), place)
+        self.connection.executemany(_INSERT, reader)
+        self.connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?)", reader.prompts)
+        if reader.end:
+            self.connection.execute("UPDATE files SET indexed_bytes = ? WHERE file_id = ?", (reader.end, file_id))
+        return reader.num_trajectories
+
+    def _forget(self, file_id: int) -> None:
+        for table in ("trajectories", "prompts", "files"):
+            self.connection.execute(f"DELETE FROM {table} WHERE file_id = ?", (file_id,))
+
+
+class _Rows:
+    """Rows of the trajectories among some frames; iterating collects the prompts, too."""
+
+    def __init__(self, frames: Iterator[Frame], place: tuple[int | None, int, int]) -> None:
+        self._frames = frames
+        self._file_id, self._step, self._is_validation = place
+        self.prompts: list[tuple[object, ...]] = []
+        self.num_trajectories = 0
+        self.end = 0
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        for frame in self._frames:
+            head = decode_line(frame.head, where=f"frame at byte {frame.offset}")
+            self.end = frame.end
+            if frame.kind is FrameKind.PROMPT:
+                self.prompts.append((self._file_id, frame.offset, head["prompt_id"], head["data_set"]))
+                continue
+            self.num_trajectories += 1
+            head["reward_metrics"] = encode_line(head["reward_metrics"]).decode().strip()
+            values = (head[name] for name in HEAD_FIELDS)
+            yield (self._file_id, frame.offset, self._step, self._is_validation, *values)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    # Without `synchronous`, a power loss may damage the index; then it is deleted and built anew.
+    connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; {_SCHEMA}")
+    return connection
+
+
+def _in_cache(run_dir: Path) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl" / "index"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache / f"{hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]}.db"
