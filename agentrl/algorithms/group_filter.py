@@ -4,8 +4,9 @@ A trajectory is positive if it is solved (`agentrl.observability.reports.outcome
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agentrl.observability.reports.outcome import is_solved, outcome
@@ -16,6 +17,23 @@ if TYPE_CHECKING:
 
 _WEIGHT_OFFSET = 0.1
 """Offset that keeps the weight of a flawless trajectory finite."""
+
+
+class Fate(StrEnum):
+    """Use of a trajectory in its update, or the reason why it taught nothing."""
+
+    TRAINED = "trained"
+    NOT_DRAWN = "not_drawn"
+    """Resample-on-Correct drew others of its group."""
+    ALL_SOLVED = "all_solved"
+    """Its group was dropped, because every trajectory is solved."""
+    NONE_SOLVED = "none_solved"
+    TOO_SMALL = "too_small"
+    """Its group was dropped: it has no other to be compared with."""
+    UNSCORED = "unscored"
+    """No reward, because the infrastructure or the data failed."""
+    MASKED = "masked"
+    """Cut short, and `reward.score_unfinished` is `mask`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +89,13 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
     for group in groups:
         trajectories = sorted(group.trajectories, key=lambda trajectory: trajectory.summary.sample_index)
         scored = [trajectory for trajectory in trajectories if trajectory.summary.reward is not None]
-        counted = [trajectory for trajectory in scored if not trajectory.summary.is_masked]
+        counted = _counted(scored)
         num_masked = len(scored) - len(counted)
         report += DropReport(
             trajectories_dropped_unscored=len(trajectories) - len(scored), trajectories_dropped_masked=num_masked
         )
-        cause = _cause_to_drop(counted, selection, min_size=min(2, len(trajectories)))
-        if cause is not None:
-            report += cause
+        if (cause := _cause_to_drop(group, counted, selection)) is not None:
+            report += DropReport(**{f"groups_dropped_{cause}": 1})
             continue
         drawn = counted
         if selection.method == "resample_on_correct":
@@ -88,6 +105,26 @@ def select(groups: Sequence[Group], selection: "SelectionSection", *, seed: int)
         )
         kept.append(Group(prompt_id=group.prompt_id, trajectories=drawn))
     return kept, report
+
+
+def fates(groups: Sequence[Group], kept: Sequence[Group], selection: "SelectionSection") -> dict[str, list[str]]:
+    """Return the ids of all trajectories of `groups` by their fate, where `select` returned the groups `kept`."""
+    by_fate: dict[str, list[str]] = {}
+    drawn = {trajectory.summary.trajectory_id for group in kept for trajectory in group.trajectories}
+    of_kept_groups = {group.prompt_id for group in kept}
+    for group in groups:
+        is_kept = group.prompt_id in of_kept_groups
+        of_rest = Fate.NOT_DRAWN if is_kept else _cause_to_drop(group, _counted(group.trajectories), selection)
+        for summary in (trajectory.summary for trajectory in group.trajectories):
+            if summary.trajectory_id in drawn:
+                fate = Fate.TRAINED
+            elif summary.reward is None:
+                fate = Fate.UNSCORED
+            else:
+                fate = Fate.MASKED if summary.is_masked else of_rest
+            assert fate is not None, "a group without a cause is kept"
+            by_fate.setdefault(fate, []).append(summary.trajectory_id)
+    return by_fate
 
 
 def positive_quota(num_positives: int, num_negatives: int, selection: "SelectionSection") -> int:
@@ -118,16 +155,17 @@ def quality_penalty(summary: TrajectorySummary) -> float:
     return error + min(1.0, (summary.num_answer_tags - 1) / max(1, summary.num_turns))
 
 
-def _cause_to_drop(
-    counted: Sequence[TrajectoryRef], selection: "SelectionSection", *, min_size: int
-) -> DropReport | None:
-    if len(counted) < max(1, min_size):
-        return DropReport(groups_dropped_too_small=1)
+def _counted(trajectories: Iterable[TrajectoryRef]) -> list[TrajectoryRef]:
+    return [item for item in trajectories if item.summary.reward is not None and not item.summary.is_masked]
+
+
+def _cause_to_drop(group: Group, counted: Sequence[TrajectoryRef], selection: "SelectionSection") -> Fate | None:
+    if len(counted) < max(1, min(2, len(group.trajectories))):
+        return Fate.TOO_SMALL
     outcomes = {outcome(trajectory.summary, selection) for trajectory in counted}
     if len(outcomes) > 1 or not selection.drop_equal_reward:
         return None
-    solved = is_solved(counted[0].summary, selection)
-    return DropReport(groups_dropped_all_solved=1) if solved else DropReport(groups_dropped_none_solved=1)
+    return Fate.ALL_SOLVED if is_solved(counted[0].summary, selection) else Fate.NONE_SOLVED
 
 
 def _resample_on_correct(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
-from agentrl.algorithms.group_filter import DropReport, select
+from agentrl.algorithms.group_filter import DropReport, fates, select
 from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.pass_rates import PassRates
@@ -85,6 +85,7 @@ async def collect_batch(run: Run, rollouts: RolloutStream, state: RunState) -> B
         await run.rollouts.record(rolled_out, [item.prompt for item in taken], step=step, validation=False)
         run.rollouts.end_batch()
         groups, report = select(rolled_out, selection, seed=run.config.run.seed)
+        run.plan.directory.trajectories.record_fates(step, fates(rolled_out, groups, selection))
         kept += groups
         drops_of_batch += report
         seen += _summaries(rolled_out)

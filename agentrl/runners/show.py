@@ -11,7 +11,7 @@ It reads files only, so it shows a run that goes on, one that crashed, and one o
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -77,7 +77,7 @@ def show(run_dir: Path, what: str | None, *, as_json: bool = False) -> None:
         file = store.file(int(step[2]), validation=bool(step[1]))
         if not file.exists():
             raise ConfigError(f"{file}: no such step; the run has {files[0].stem} to {files[-1].stem}")
-        _print_step(file, as_json=as_json)
+        _print_step(file, {} if step[1] else store.fates(int(step[2])), as_json=as_json)
 
 
 def _print_steps(files: Sequence[Path], *, as_json: bool) -> None:
@@ -99,13 +99,15 @@ def _step_row(file: Path) -> dict[str, Any]:
     }
 
 
-def _print_step(file: Path, *, as_json: bool) -> None:
+def _print_step(file: Path, fates: Mapping[str, str], *, as_json: bool) -> None:
     if as_json:
         _print_records(file)
         return
-    _print_rows(
-        [{title: getattr(head, name) for title, name in _COLUMNS.items()} for head in read_heads(file)], as_json=False
-    )
+    rows = [
+        {title: getattr(head, name) for title, name in _COLUMNS.items()} | {"use": fates.get(head.trajectory_id, "")}
+        for head in read_heads(file)
+    ]
+    _print_rows(rows, as_json=False)
 
 
 def _print_trajectory(store: TrajectoryStore, trajectory_id: str, *, as_json: bool) -> None:

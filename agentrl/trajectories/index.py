@@ -4,6 +4,7 @@ It can be deleted at any time; `update` reads what is new in the files. Several 
 
     trajectories   one row per trajectory: its file, offset and step, and the fields of `TrajectoryHead`
     prompts        one row per prompt of a file, with its offset and its data set
+    fates          use of each trajectory in its update
     files          bytes of each file that are indexed
 """
 
@@ -13,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.observability.json_lines import decode_line, encode_line
+from agentrl.observability.json_lines import decode_line, encode_line, read_json_lines
 from agentrl.trajectories.frames import Frame, FrameKind, read_frames
 from agentrl.trajectories.heads import HEAD_FIELDS
 from agentrl.trajectories.store import TrajectoryStore
@@ -26,11 +27,14 @@ _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (file_id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, indexed_bytes INTEGER);
 CREATE TABLE IF NOT EXISTS trajectories ({", ".join(_COLUMNS)});
 CREATE TABLE IF NOT EXISTS prompts (file_id INTEGER, offset INTEGER, prompt_id TEXT, data_set TEXT);
+CREATE TABLE IF NOT EXISTS fates (file_id INTEGER, step INTEGER, trajectory_id TEXT, fate TEXT);
 CREATE INDEX IF NOT EXISTS by_step ON trajectories (is_validation, step, prompt_id);
 CREATE INDEX IF NOT EXISTS by_id ON trajectories (trajectory_id);
 CREATE INDEX IF NOT EXISTS by_prompt ON trajectories (prompt_id);
 CREATE INDEX IF NOT EXISTS by_file ON trajectories (file_id);
 CREATE INDEX IF NOT EXISTS prompts_by_file ON prompts (file_id, prompt_id);
+CREATE INDEX IF NOT EXISTS fates_by_step ON fates (step, trajectory_id);
+CREATE INDEX IF NOT EXISTS fates_by_file ON fates (file_id);
 """
 _INSERT = f"INSERT INTO trajectories VALUES ({', '.join('?' * len(_COLUMNS))})"
 
@@ -57,7 +61,8 @@ class RunIndex:
         with self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
             known = {row["name"]: row for row in self.connection.execute("SELECT * FROM files")}
-            files = {path.name: path for path in self._store.files()}
+            recorded = (*self._store.files(), *self._store.fate_files())
+            files = {path.name: path for path in recorded}
             for name in known.keys() - files.keys():
                 self._forget(known[name]["file_id"])
             return sum(self._index(path, known.get(name)) for name, path in files.items())
@@ -78,16 +83,27 @@ class RunIndex:
         new = "INSERT INTO files VALUES (NULL, ?, ?, 0)"
         file_id = file["file_id"] if file else self.connection.execute(new, (path.name, now.st_ino)).lastrowid
         kind, _, number = path.stem.partition("_")
-        place = (file_id, int(number), int(kind == "validation"))
-        reader = _Rows(read_frames(path, start=indexed_bytes), place)
-        self.connection.executemany(_INSERT, reader)
-        self.connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?)", reader.prompts)
-        if reader.end:
-            self.connection.execute("UPDATE files SET indexed_bytes = ? WHERE file_id = ?", (reader.end, file_id))
-        return reader.num_trajectories
+        if kind == "fates":
+            return self._index_fates(path, file_id, int(number))
+        rows = _Rows(read_frames(path, start=indexed_bytes), (file_id, int(number), int(kind == "validation")))
+        self.connection.executemany(_INSERT, rows)
+        self.connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?)", rows.prompts)
+        self._note(file_id, indexed_bytes=max(indexed_bytes, rows.end))
+        return rows.num_trajectories
+
+    def _index_fates(self, path: Path, file_id: int | None, step: int) -> int:
+        self.connection.execute("DELETE FROM fates WHERE file_id = ?", (file_id,))
+        batches = (batch.items() for batch in read_json_lines(path))
+        rows = ((file_id, step, name, fate) for batch in batches for fate, names in batch for name in names)
+        self.connection.executemany("INSERT INTO fates VALUES (?, ?, ?, ?)", rows)
+        self._note(file_id, indexed_bytes=path.stat().st_size)
+        return 0
+
+    def _note(self, file_id: int | None, *, indexed_bytes: int) -> None:
+        self.connection.execute("UPDATE files SET indexed_bytes = ? WHERE file_id = ?", (indexed_bytes, file_id))
 
     def _forget(self, file_id: int) -> None:
-        for table in ("trajectories", "prompts", "files"):
+        for table in ("trajectories", "prompts", "fates", "files"):
             self.connection.execute(f"DELETE FROM {table} WHERE file_id = ?", (file_id,))
 
 

@@ -2,6 +2,7 @@
 
     <run>/trajectories/step_000012.atr         rolled out for update 12
     <run>/trajectories/validation_000012.atr   rolled out to validate the policy after update 12
+    <run>/trajectories/fates_000012.jsonl      use of each trajectory in update 12: the ids of each fate
 
 Each file holds a frame per prompt and trajectory (see `frames`, `codec`). Call `append` before the checkpoint of the same step
 is written, so that the files of a checkpoint are complete.
@@ -9,13 +10,13 @@ is written, so that the files of a checkpoint are complete.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UNDECODABLE, DamagedCheckpointError
-from agentrl.observability.json_lines import decode_line, encode_line
+from agentrl.observability.json_lines import append_json_lines, decode_line, encode_line, read_json_lines
 from agentrl.trajectories.codec import (
     decode_prompt,
     decode_trajectory,
@@ -28,6 +29,7 @@ from agentrl.trajectories.heads import HEAD_FIELDS, TrajectoryHead, head_of
 from agentrl.trajectories.token_arrays import pack_tokens, unpack_tokens
 from agentrl.types import Prompt, Trajectory
 
+_FATES = re.compile(r"fates_\d{6,}\.jsonl")
 _FILE_NAME = re.compile(r"(?:step|validation)_\d{6,}\.atr")
 
 
@@ -68,9 +70,22 @@ class TrajectoryStore:
         _append(path, prompts, new)
         return path
 
+    def record_fates(self, step: int, ids_by_fate: Mapping[str, Sequence[str]]) -> None:
+        """Append the use of a batch's trajectories in update `step`, ids keyed by `agentrl.algorithms.group_filter.Fate`."""
+        append_json_lines(self._folder / f"fates_{step:06d}.jsonl", [dict(ids_by_fate)])
+
+    def fates(self, step: int) -> dict[str, str]:
+        """Return the fate of each trajectory of update `step`, keyed by trajectory id; empty before the update."""
+        batches = read_json_lines(self._folder / f"fates_{step:06d}.jsonl")
+        return {name: fate for batch in batches for fate, names in batch.items() for name in names}
+
+    def fate_files(self) -> list[Path]:
+        """Return the existing files of fates, by step."""
+        return sorted(path for path in self._folder.glob("*.jsonl") if _FATES.fullmatch(path.name))
+
     def take_back(self, *, after_step: int) -> None:
         """Remove the steps after `after_step`, a checkpoint; -1 removes all."""
-        for path in self.files():
+        for path in (*self.files(), *self.fate_files()):
             if int(path.stem.rpartition("_")[2]) > after_step:
                 path.unlink()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentrl.algorithms.group_filter import DropReport, positive_quota, quality_penalty, select
+from agentrl.algorithms.group_filter import DropReport, Fate, fates, positive_quota, quality_penalty, select
 from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.types import Group, TrajectoryRef
 from tests.summaries import short_summary
@@ -39,6 +39,22 @@ def group(rewards: Sequence[float | None], prompt_id: str = "p") -> Group:
 
 def indices(selected: Group) -> list[int]:
     return [trajectory.summary.sample_index for trajectory in selected.trajectories]
+
+
+def test_each_trajectory_has_the_fate_that_selection_gave_it():
+    mixed, solved = group([1.0, 0.0, None, 1.0, 0.0], "mixed"), group([1.0, 1.0], "solved")
+    unsolved, small = group([0.0, 0.0], "unsolved"), group([1.0, None], "small")
+    groups, selection = [mixed, solved, unsolved, small], SelectionSection(method="resample_on_correct", keep=2)
+    by_fate = fates(groups, select(groups, selection, seed=0)[0], selection)
+    assert {fate: len(names) for fate, names in by_fate.items()} == {
+        Fate.TRAINED: 2,
+        Fate.NOT_DRAWN: 2,
+        Fate.UNSCORED: 2,
+        Fate.ALL_SOLVED: 2,
+        Fate.NONE_SOLVED: 2,
+        Fate.TOO_SMALL: 1,
+    }
+    assert sum(map(len, by_fate.values())) == sum(len(item.trajectories) for item in groups)
 
 
 def test_an_unscored_trajectory_is_left_out_and_the_others_are_kept():

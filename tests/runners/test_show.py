@@ -42,6 +42,7 @@ def run_dir(tmp_path: Path) -> Path:
     store = TrajectoryStore(tmp_path)
     lost = replace(RIGHT, trajectory_id="7-p1-1", termination=Termination.INFRA_ERROR, reward=None, turns=())
     store.append(7, [RIGHT, lost], prompts=[PROMPT])
+    store.record_fates(7, {"trained": ["7-p1-0"], "unscored": ["7-p1-1"]})
     store.append(7, [replace(RIGHT, reward=0.0)], prompts=[PROMPT], validation=True)
     return tmp_path
 
@@ -57,7 +58,7 @@ def test_each_step_is_a_line(run_dir: Path, capsys: pytest.CaptureFixture[str]):
 def test_each_trajectory_of_a_step_is_a_line(run_dir: Path, capsys: pytest.CaptureFixture[str]):
     show(run_dir, "7")
     _, right, lost = capsys.readouterr().out.splitlines()
-    assert right.split() == ["7-p1-0", "1", "answered", "2", "1", "1", "3", "0"]
+    assert right.split() == ["7-p1-0", "1", "answered", "2", "1", "1", "3", "0", "trained"]
     assert lost.split()[:2] == ["7-p1-1", "infra_error"]
 
 

@@ -68,6 +68,18 @@ def test_steps_after_a_resume_replace_those_before(tmp_path: Path):
     assert rows(index) == [(1, 0, 3), (1, 0, 3), (2, 0, 9)]
 
 
+def test_the_fates_of_a_batch_are_added_to_those_before(tmp_path: Path):
+    store, index = TrajectoryStore(tmp_path), RunIndex(tmp_path)
+    for fate in ("trained", "all_solved"):
+        store.record_fates(4, {fate: [fate]})
+        index.update()
+    found = index.connection.execute("SELECT step, trajectory_id, fate FROM fates")
+    assert [tuple(row) for row in found] == [(4, "trained", "trained"), (4, "all_solved", "all_solved")]
+    store.take_back(after_step=3)
+    index.update()
+    assert index.connection.execute("SELECT COUNT(*) FROM fates").fetchone()[0] == 0
+
+
 def test_a_torn_frame_is_indexed_once_it_is_whole(tmp_path: Path):
     store, index = TrajectoryStore(tmp_path), RunIndex(tmp_path)
     path = store.append(1, [TRAJECTORY, TRAJECTORY])

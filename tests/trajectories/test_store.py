@@ -160,10 +160,13 @@ def test_take_back_removes_what_came_after_the_checkpoint(tmp_path: Path) -> Non
     for step in (9, 10, 11):
         store.append(step, [TRAJECTORY])
         store.append(step, [TRAJECTORY], validation=True)
+        store.record_fates(step, {"trained": [TRAJECTORY.trajectory_id]})
     foreign = tmp_path / "trajectories" / "notes_000099.atr"
     foreign.touch()
     store.take_back(after_step=10)
     assert sorted(path.name for path in foreign.parent.iterdir()) == [
+        "fates_000009.jsonl",
+        "fates_000010.jsonl",
         "notes_000099.atr",
         "step_000009.atr",
         "step_000010.atr",
