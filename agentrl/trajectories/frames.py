@@ -74,11 +74,11 @@ class FrameEncoder:
     """Encodes frames; for one thread."""
 
     def __init__(self) -> None:
-        self._compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
 
     def encode(self, kind: FrameKind, *, head: bytes, tokens: bytes, text: bytes) -> bytes:
         """Return the bytes of a frame."""
-        parts = (head, self._compress(tokens), self._compress(text))
+        parts = (head, self.compress(tokens), self.compress(text))
         payload = b"".join(parts)
         return _HEADER.pack(_MAGIC, kind, *map(len, parts), zlib.crc32(payload)) + payload
 

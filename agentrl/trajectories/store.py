@@ -157,7 +157,7 @@ def read_saved_group(path: Path, num_trajectories: int, *, digest: str, source: 
 def _append(path: Path, prompts: Iterable[Prompt], trajectories: Iterable[Trajectory]) -> None:
     encoder = FrameEncoder()
     prompt_frames = (_prompt_frame(encoder, prompt) for prompt in prompts)
-    append_frames(path, chain(prompt_frames, (_trajectory_frame(encoder, item) for item in trajectories)))
+    append_frames(path, chain(prompt_frames, (encode_frame(encoder, item) for item in trajectories)))
 
 
 def _prompt_frame(encoder: FrameEncoder, prompt: Prompt) -> bytes:
@@ -165,7 +165,8 @@ def _prompt_frame(encoder: FrameEncoder, prompt: Prompt) -> bytes:
     return encoder.encode(FrameKind.PROMPT, head=head, tokens=b"", text=encode_line(encode_prompt(prompt)))
 
 
-def _trajectory_frame(encoder: FrameEncoder, trajectory: Trajectory) -> bytes:
+def encode_frame(encoder: FrameEncoder, trajectory: Trajectory) -> bytes:
+    """Return the frame of a trajectory."""
     head = head_of(trajectory)
     return encoder.encode(
         FrameKind.TRAJECTORY,
