@@ -117,6 +117,8 @@ def _type(kind: Any, metadata: list[Any]) -> str:
 def _name(kind: Any) -> str:
     if get_origin(kind) is Annotated:
         return _name(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
     inner = f"[{', '.join(map(_name, get_args(kind)))}]" if get_args(kind) else ""
     return "null" if kind is type(None) else f"{kind.__name__}{inner}"
 

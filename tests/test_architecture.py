@@ -87,6 +87,10 @@ ISLANDS = {
     "uvicorn": ("code_judge_server/",),
     "vllm": ("agentrl/engine/vllm/",),
     "mcp": ("agentrl/tools/mcp/",),
+    **dict.fromkeys(
+        ("mlflow", "swanlab", "tensorboard", "trackio", "wandb"),
+        ("agentrl/observability/sinks/",),
+    ),
 }
 SCHEMAS = sorted((ROOT / "agentrl" / "config" / "schema").glob("*.py"))
 VALIDATION = ROOT / "agentrl" / "config" / "validation"

@@ -158,7 +158,10 @@ def test_the_pages_rooms_and_islands_are_those_that_are_checked():
     assert {package: shown.get(package) for package in ISLANDS} == ISLANDS
 
 
-@pytest.mark.parametrize(("page", "name"), [(ROOT / "README.md", "own.yaml"), (YOUR_OWN, "my_run.yaml")])
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [(ROOT / "README.md", "own.yaml"), (YOUR_OWN, "my_run.yaml"), (ROOT / "docs" / "sinks.md", "tracked.yaml")],
+)
 def test_the_runs_that_pages_show_load(page: Path, name: str, tmp_path: Path):
     (tmp_path / name).write_text(read_block(page, name))
     (tmp_path / "my_tools.yaml").write_text(read_block(YOUR_OWN, "my_tools.yaml"))

@@ -1,4 +1,4 @@
-"""Outputs of a step's metrics: the log line, `metrics.jsonl` and TensorBoard."""
+"""Outputs of a step's metrics: the log line, `metrics.jsonl` and the sinks."""
 
 import logging
 import math
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from agentrl.config.schema.observability import ObservabilitySection
 from agentrl.observability.metrics_file import MetricsFile
-from agentrl.observability.tensorboard_events import TensorBoardEvents
+from agentrl.observability.sinks.opening import Sinks
 
 logger = logging.getLogger(__name__)
 
@@ -67,27 +68,44 @@ class MetricsLogger:
     Call `log` once per step, before its checkpoint is written, so that no step before a checkpoint lacks its metrics.
     """
 
-    def __init__(self, run_dir: Path, columns: Sequence[StepColumn] = STEP_COLUMNS) -> None:
-        """Open the files in `run_dir`; `columns` are those of the log line."""
+    def __init__(
+        self,
+        run_dir: Path,
+        section: ObservabilitySection,
+        *,
+        columns: Sequence[StepColumn] = STEP_COLUMNS,
+        config: Mapping[str, Any],
+    ) -> None:
+        """Open the file in `run_dir`, and the sinks.
+
+        Args:
+            run_dir: the run's folder.
+            section: the sinks, and the run's place in them.
+            columns: those of the log line.
+            config: the run's whole config, which trackers show.
+        """
         self._columns = columns
         self._file = MetricsFile(run_dir / "metrics.jsonl")
-        self._events = TensorBoardEvents(run_dir / "tensorboard")
+        self._sinks = Sinks(run_dir, section, config)
 
     def log(self, step: int, metrics: Mapping[str, float], *, with_line: bool = True) -> None:
         """Record the metrics after `step` actor updates, keyed by `stage/name_unit`; NaN means that a value does not exist."""
+        metrics = {**metrics, **self._sinks.metrics()}
         self._file.append(step, metrics)
-        self._events.append(step, metrics)
+        self._sinks.log(step, metrics)
         if with_line:
             logger.info("%s", format_step_line(step, metrics, self._columns))
 
     def take_back(self, *, after_step: int) -> None:
-        """Remove the steps after `after_step`, the last checkpoint of a killed run; -1 removes all."""
+        """Remove the steps after `after_step`, the last checkpoint of a killed run; -1 removes all.
+
+        Sinks see them a second time.
+        """
         self._file.take_back(after_step=after_step)
-        self._events.take_back(after_step=after_step)
 
     def close(self) -> None:
-        """Flush and close."""
-        self._events.close()
+        """Flush and close; sinks get `agentrl.observability.sinks.opening.CLOSE_S` for that."""
+        self._sinks.close()
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ runs/demo/
 ├── config.yaml             the resolved config; a run resumes only with the same one, except keys of `resume_rules`
 ├── inputs.json             digests of data, tool files, models, code and MCP tools, which must stay the same too
 ├── metrics.jsonl           one object per step
+├── run_id                  the id of the run in trackers; some of them write folders of their own
 ├── tensorboard/  run.log  reward_curve.png
 ├── trajectories/           every trajectory, one file per step
 ├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`

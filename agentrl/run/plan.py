@@ -39,6 +39,7 @@ from agentrl.judge.connection import ToolContext
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
+from agentrl.observability.sinks.opening import check_sinks
 from agentrl.rewards.loader import check_reward
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD
 from agentrl.run.directory import RunDirectory
@@ -261,6 +262,7 @@ def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[To
             validator_of(read_tool_schema(tool.tool_schema))
     _check_sessions(loaded.config, tools)
     check_extra_roles(loaded.config.cluster, tools)
+    check_sinks(loaded.config.observability)
     check_reward(loaded.config.reward, loaded.config.judge)
     check_environment(loaded.config.agent_loop)
     if loaded.config.agent_loop.agent.is_set:
@@ -379,7 +381,10 @@ async def _alive(
                 logger.warning("%s: %s", plan.loaded.path.name, warning)
             plan = plan.without(overlong)
             logger.info("run: all processes are ready after %.0f s", clock.now() - started_at)
-            with MetricsLogger(path) as metrics, RunProgress(console, num_steps=num_steps) as progress:
+            with (
+                MetricsLogger(path, config.observability, config=config.model_dump()) as metrics,
+                RunProgress(console, num_steps=num_steps) as progress,
+            ):
                 alive = EvaluationRun(
                     plan=plan, rollouts=rollouts, engines=cluster.engines, metrics=metrics, progress=progress
                 )

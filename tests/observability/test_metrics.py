@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from agentrl.config.schema.observability import ObservabilitySection
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.metrics_file import read_metrics, series
+
+
+def metrics_of(run_dir: Path) -> MetricsLogger:
+    return MetricsLogger(run_dir, ObservabilitySection(), config={})
 
 
 def steps_in(run_dir: Path) -> list[float | None]:
@@ -24,7 +29,7 @@ def tensorboard_points(run_dir: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_each_step_is_one_line_that_is_there_at_once(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(0, {"validation/accuracy": 0.5})
         metrics.log(1, {"rollout/reward_mean": 0.25})
         assert (tmp_path / "metrics.jsonl").read_text().splitlines() == [
@@ -34,7 +39,7 @@ def test_each_step_is_one_line_that_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_numbers_that_do_not_exist_are_null_in_strict_json(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(1, {"a/nan": float("nan"), "a/inf": float("-inf"), "a/one": 1.0})
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "a/nan": None, "a/inf": None, "a/one": 1.0}
@@ -42,10 +47,10 @@ def test_numbers_that_do_not_exist_are_null_in_strict_json(tmp_path: Path) -> No
 
 
 def test_take_back_removes_the_steps_after_the_checkpoint(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         for step in range(6):
             metrics.log(step, {"a/value": step})
-    with MetricsLogger(tmp_path) as resumed:
+    with metrics_of(tmp_path) as resumed:
         resumed.take_back(after_step=3)
         assert steps_in(tmp_path) == [0, 1, 2, 3]
         resumed.log(4, {"a/value": 40})
@@ -53,7 +58,7 @@ def test_take_back_removes_the_steps_after_the_checkpoint(tmp_path: Path) -> Non
 
 
 def test_take_back_of_everything_starts_over(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(0, {"validation/accuracy": 0.5})
         metrics.take_back(after_step=-1)
         metrics.log(0, {"validation/accuracy": 0.75})
@@ -61,21 +66,21 @@ def test_take_back_of_everything_starts_over(tmp_path: Path) -> None:
 
 
 def test_tensorboard_forgets_what_was_taken_back(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         for step in range(6):
             metrics.log(step, {"a/value": step})
-    with MetricsLogger(tmp_path) as resumed:
+    with metrics_of(tmp_path) as resumed:
         resumed.take_back(after_step=3)
         resumed.log(4, {"a/value": 40})
     assert tensorboard_points(tmp_path, "a/value") == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
 
 
 def test_a_line_torn_by_a_kill_does_not_stop_the_resumed_run(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(1, {"a/value": 1})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "a/va')
-    with MetricsLogger(tmp_path) as resumed:
+    with metrics_of(tmp_path) as resumed:
         resumed.take_back(after_step=1)
         resumed.log(2, {"a/value": 2})
     assert steps_in(tmp_path) == [1, 2]
@@ -83,7 +88,7 @@ def test_a_line_torn_by_a_kill_does_not_stop_the_resumed_run(tmp_path: Path) -> 
 
 def test_each_step_is_one_aligned_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agentrl")
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(0, {"validation/accuracy": 0.4512})
         metrics.log(
             12,
@@ -104,7 +109,7 @@ def test_each_step_is_one_aligned_line_of_the_log(tmp_path: Path, caplog: pytest
 
 
 def test_a_series_skips_steps_without_the_number(tmp_path: Path) -> None:
-    with MetricsLogger(tmp_path) as metrics:
+    with metrics_of(tmp_path) as metrics:
         metrics.log(0, {"validation/accuracy": 0.5})
         metrics.log(1, {"rollout/reward_mean": 0.1})
         metrics.log(2, {"validation/accuracy": float("nan")})

@@ -26,6 +26,7 @@ from agentrl.config.schema.fields import (
     resumable,
 )
 from agentrl.config.schema.judge import JudgeSection, ToolsSection
+from agentrl.config.schema.observability import ObservabilitySection
 from agentrl.config.schema.paths import FolderOrStore, InputFiles, InputPath, RunFolder
 from agentrl.config.schema.reward import RewardSection
 
@@ -294,6 +295,7 @@ class RunConfig(Section):
     validation: ValidationSection = Field(default_factory=ValidationSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     service: ServiceSection = Field(default_factory=ServiceSection)
+    observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     stages: list[StageSection] = []
     """Successive parts of the run; empty: the same settings from the first step to the last."""
     tools: ToolsSection | None = None

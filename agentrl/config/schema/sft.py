@@ -14,6 +14,7 @@ from agentrl.config.schema.fields import (
     Section,
     resumable,
 )
+from agentrl.config.schema.observability import ObservabilitySection
 from agentrl.config.schema.paths import FolderOrStore, InputFiles, InputPath, OutputFolder, RunFolder
 from agentrl.config.schema.run import ModelSection
 
@@ -101,6 +102,7 @@ class SftConfig(Section):
     training: SftTrainingSection = Field(default_factory=SftTrainingSection)
     validation: SftValidationSection = Field(default_factory=SftValidationSection)
     checkpoint: SftCheckpointSection = Field(default_factory=SftCheckpointSection)
+    observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     tool_config_path: InputPath | None = None
     """Tool YAML whose schemas the system prompt lists for dialogues without a `tools` column."""
     output_dir: OutputFolder | None = resumable(None)

@@ -21,6 +21,7 @@ from agentrl.observability.logs import configure_logging
 from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.reports.text_curve import loss_curve
+from agentrl.observability.sinks.opening import check_sinks
 from agentrl.run.fingerprints import named_files
 from agentrl.run.preflight.models.dtype import chosen_dtype
 from agentrl.run.preflight.models.folders import check_architecture, check_lora, check_model_path, check_weights_of
@@ -96,6 +97,7 @@ def read_inputs(config: SftConfig) -> SftData:
     Raises:
         ConfigError: where, what and the way out.
     """
+    check_sinks(config.observability)
     logger.info("reading and tokenising %s", ", ".join([*config.data.train_files, *config.data.validation_files]))
     check_model_path(config.model.path)
     check_architecture(config.model.path)
@@ -218,7 +220,7 @@ def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
     with (
         report_full_disk(path),
         contextlib.closing(trainer),
-        MetricsLogger(path, SFT_COLUMNS) as metrics,
+        MetricsLogger(path, config.observability, columns=SFT_COLUMNS, config=config.model_dump()) as metrics,
         RunProgress(console, num_steps=num_steps) as progress,
     ):
         trainer.setup()

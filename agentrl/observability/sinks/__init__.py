@@ -1,0 +1,1 @@
+"""Trackers that a run reports its metrics to."""
