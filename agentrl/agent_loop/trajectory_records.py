@@ -1,16 +1,21 @@
-"""Records between manager and workers: the request for a trajectory, its summary, and the record of a lost one."""
+"""Records between manager and workers: the request for a trajectory, its summary, the record of a lost one, and reports."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
+from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.config.schema.run import ValidationSection
+from agentrl.judge.stats import JudgeStats
+from agentrl.observability.loop_lag import Lag
 from agentrl.observability.reports.tools import tally_calls
+from agentrl.rewards.math_answer import AnswerStats
 from agentrl.types import (
     Failure,
     Prompt,
     Termination,
     ToolStatus,
     Trajectory,
+    TrajectoryRef,
     TrajectorySummary,
 )
 
@@ -42,6 +47,34 @@ class TrajectoryRequest:
     def trajectory_id(self) -> str:
         """Unique within a run."""
         return f"{self.step}-{self.prompt.prompt_id}-{self.sample_index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """Measurements of a worker since its last report."""
+
+    lag: Lag
+    """Lag of its event loop."""
+    judge: JudgeStats
+    answers: AnswerStats
+    agent: ExactnessReport = field(default_factory=ExactnessReport)
+    """Counts of failed episodes; others are in the summaries of their trajectories."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTrajectorySummary(TrajectorySummary):
+    """Summary of a trajectory that an agent played."""
+
+    agent: ExactnessReport = field(compare=False)
+    """Counts of the agent's calls."""
+
+
+def with_agent_counts(summary: TrajectorySummary, counts: ExactnessReport) -> TrajectorySummary:
+    """Return the summary with the counts of its agent, if there are any."""
+    if not counts.metrics():
+        return summary
+    facts = {item.name: getattr(summary, item.name) for item in fields(summary)}
+    return AgentTrajectorySummary(**facts, agent=counts)
 
 
 def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
@@ -93,3 +126,9 @@ def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -
         failures=(*request.failures, *failures),
         num_retries=request.attempt + len(failures) - 1,
     )
+
+
+def given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> TrajectoryRef:
+    """Return the record of a trajectory that no worker could finish."""
+    record = failed_trajectory(request, failures)
+    return TrajectoryRef(summary=summarise_trajectory(record), ref=record)

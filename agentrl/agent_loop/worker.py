@@ -23,7 +23,13 @@ from agentrl.agent_loop.retries import HANG_GRACE_S, FailedTryError, failing_as,
 from agentrl.agent_loop.scoring import isolated_reward, score, with_final_rewards
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest, ToolAgentLoop
 from agentrl.agent_loop.trajectory_builder import span_since
-from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
+from agentrl.agent_loop.trajectory_records import (
+    TrajectoryRequest,
+    WorkerReport,
+    failed_trajectory,
+    summarise_trajectory,
+    with_agent_counts,
+)
 from agentrl.config.schema.agent_loop import AgentLoopSection
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection, ValidationSection
 from agentrl.engine.base import Engine
@@ -33,7 +39,7 @@ from agentrl.errors import ConfigError, RolloutError, ToolChangedError, ToolErro
 from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
-from agentrl.observability.loop_lag import Lag, LoopLag
+from agentrl.observability.loop_lag import LoopLag
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import AnswerStats
@@ -71,17 +77,6 @@ class WorkerConfig:
     """See `RunConfig.max_session_tokens`; None: no limit."""
     tokenizer_class: str | None = None
     """Tokenizer class found by an engine (`agentrl.models.tokenizer`); with it, workers need not load torch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReport:
-    """Measurements of a worker since its last report."""
-
-    lag: Lag
-    """Lag of its event loop."""
-    judge: JudgeStats
-    answers: AnswerStats
-    agent: ExactnessReport = field(default_factory=ExactnessReport)
 
 
 @runtime_checkable
@@ -154,17 +149,18 @@ class AgentLoopWorker:
         failures: list[Failure] = []
         started = clock.now()
         with self._registered():
-            while (trajectory := await self._try(request, engine, failures)) is None:
+            while (played := await self._try(request, engine, failures)) is None:
                 if not should_retry(failures):
-                    trajectory = failed_trajectory(request, failures)
+                    played = failed_trajectory(request, failures), ExactnessReport()
                     break
                 await asyncio.sleep(pause_s(len(failures)))
+        trajectory, counts = played
         trajectory = replace(
             trajectory,
             times=replace(trajectory.times, retry_s=clock.now() - started - trajectory.times.held_s),
             span=span_since(started),
         )
-        return summarise_trajectory(trajectory), trajectory
+        return with_agent_counts(summarise_trajectory(trajectory), counts), trajectory
 
     async def record(
         self, step: int, prompts: Sequence[Prompt], validation: bool, is_retry: bool, *trajectories: Trajectory
@@ -203,7 +199,7 @@ class AgentLoopWorker:
         sources = (part for part in (*parts.tools.tools, parts.reward) if isinstance(part, _JudgeCaller))
         judge = sum((source.take_judge_stats() for source in sources), JudgeStats())
         answers = parts.reward.take_answer_stats() if isinstance(parts.reward, _AnswerReader) else AnswerStats()
-        agent = parts.agent.take_report() if parts.agent else ExactnessReport()
+        agent = parts.agent.take_failed() if parts.agent else ExactnessReport()
         return WorkerReport(lag=parts.lag.take(), judge=judge, answers=answers, agent=agent)
 
     async def aclose(self) -> None:
@@ -311,32 +307,34 @@ class AgentLoopWorker:
         finally:
             self._running.discard(task)
 
-    async def _try(self, request: TrajectoryRequest, engine: Engine, failures: list[Failure]) -> Trajectory | None:
+    async def _try(
+        self, request: TrajectoryRequest, engine: Engine, failures: list[Failure]
+    ) -> tuple[Trajectory, ExactnessReport] | None:
         """Run one episode; if it fails, add to `failures` and return None."""
         started = clock.now()
         try:
             with failing_as(FailureClass.WORKER, FailureClass.TOOL_DATA):
                 parts = await self._built_after_restart()
-            trajectory = await self._play_settled(parts, request, engine, failures)
+            trajectory, counts = await self._play_settled(parts, request, engine, failures)
         except FailedTryError as failed:
             failures.append(replace(failed.failure, attempt=span_since(started)))
             logger.debug("trajectory %s, try %d: %r", request.trajectory_id, len(failures), failed.failure)
             return None
-        return replace(trajectory, failures=(*request.failures, *failures))
+        return replace(trajectory, failures=(*request.failures, *failures)), counts
 
     async def _play_settled(
         self, parts: _Parts, request: TrajectoryRequest, engine: Engine, failures: Sequence[Failure]
-    ) -> Trajectory:
-        """Run one episode and score it; an agent's report learns whether it is trained on."""
-        episode = self._episode(request, failures)
+    ) -> tuple[Trajectory, ExactnessReport]:
+        """Run one episode and score it; return the counts of its agent, too."""
+        episode, counts = self._episode(request, failures), ExactnessReport()
         dropped: DropReason | None = DropReason.FAILED
         try:
             trajectory = await self._play(parts, request, episode, engine)
             dropped = DropReason.MASKED if trajectory.is_masked else None
         finally:
             if parts.agent is not None:
-                parts.agent.settle(episode.trajectory_id, dropped)
-        return replace(trajectory, num_retries=request.attempt + len(failures))
+                counts = parts.agent.settle(episode.trajectory_id, dropped)
+        return replace(trajectory, num_retries=request.attempt + len(failures)), counts
 
     def _episode(self, request: TrajectoryRequest, failures: Sequence[Failure]) -> EpisodeRequest:
         retry = len(failures)

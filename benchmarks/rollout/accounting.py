@@ -116,7 +116,7 @@ def report_faults(row: MetricsRow, trajectories: Sequence[Trajectory]) -> list[s
     left_out = sum(row.get(f"agent/tokens_{reason}") or 0.0 for reason in DropReason)
     faults = [] if sampled == handed + left_out else [f"{sampled} sampled, {handed} trained, {left_out} left out"]
     recorded = sum(trajectory.num_response_tokens for trajectory in trajectories if not trajectory.is_masked)
-    if handed > recorded:
+    if handed != recorded:
         faults.append(f"the report has {handed} trained tokens, and the record {recorded}")
     return faults
 

@@ -11,8 +11,12 @@ import aiohttp
 from aiohttp.test_utils import unused_port
 
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
-from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.agent_loop.worker import WorkerReport
+from agentrl.agent_loop.trajectory_records import (
+    TrajectoryRequest,
+    WorkerReport,
+    failed_trajectory,
+    summarise_trajectory,
+)
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig, ServiceSection
 from agentrl.judge.stats import JudgeStats

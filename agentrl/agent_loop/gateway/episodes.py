@@ -29,6 +29,8 @@ _ANSWER_GRACE_S = 12.0
 class _Running:
     session: Session
     key: str
+    counts: ExactnessReport
+    """Counts to report; those of held-out prompts stay empty."""
 
 
 class AgentEpisodes:
@@ -69,7 +71,8 @@ class AgentEpisodes:
             max_session_tokens=max_session_tokens,
         )
         self._server = GatewayServer()
-        self._report = ExactnessReport()
+        self._failed = ExactnessReport()
+        self._is_held_out = False
         self._running: dict[str, _Running] = {}
 
     async def start(self) -> None:
@@ -82,9 +85,9 @@ class AgentEpisodes:
         await self._agent.aclose()
         await self._server.aclose()
 
-    def take_report(self) -> ExactnessReport:
-        """Return the counts since the last call."""
-        return self._report.take()
+    def take_failed(self) -> ExactnessReport:
+        """Return the counts of failed episodes since the last call."""
+        return self._failed.take()
 
     def sampling_by(self, validation: ValidationSection) -> "AgentEpisodes":
         """Return the same with another sampling."""
@@ -95,7 +98,7 @@ class AgentEpisodes:
     def held_out(self, validation: ValidationSection) -> "AgentEpisodes":
         """Return the same for held-out prompts, which are in no report."""
         other = self.sampling_by(validation)
-        other._report = ExactnessReport()
+        other._is_held_out = True
         return other
 
     async def run(self, request: EpisodeRequest, engine: Engine) -> Trajectory:
@@ -106,9 +109,11 @@ class AgentEpisodes:
             RolloutError: the infrastructure failed; the episode must not be trained on.
             DataError: the agent failed, or made no call.
         """
-        session = Session(request, engine, settings=self._settings, templates=self._templates, report=self._report)
+        report = ExactnessReport()
+        session = Session(request, engine, settings=self._settings, templates=self._templates, report=report)
         key = self._server.open(session)
-        self._running[request.trajectory_id] = _Running(session=session, key=key)
+        counts = ExactnessReport() if self._is_held_out else report
+        self._running[request.trajectory_id] = _Running(session=session, key=key, counts=counts)
         playing = asyncio.create_task(self._agent.play(self._task(request, session, key)))
         try:
             await self._wait(playing, session)
@@ -116,11 +121,20 @@ class AgentEpisodes:
             await self._end(playing, session)
         return session.take()
 
-    def settle(self, trajectory_id: str, dropped: DropReason | None) -> None:
-        """Report whether an episode is trained on; called once it is scored, or has failed."""
-        if (running := self._running.pop(trajectory_id, None)) is not None:
-            self._server.close(running.key)
-            running.session.settle(dropped)
+    def settle(self, trajectory_id: str, dropped: DropReason | None) -> ExactnessReport:
+        """Close an episode that was scored, or failed; `dropped` is the reason if it is not trained on.
+
+        Returns:
+            Its counts, to be sent with its trajectory; none if it failed, since `take_failed` returns those.
+        """
+        if (running := self._running.pop(trajectory_id, None)) is None:
+            return ExactnessReport()
+        self._server.close(running.key)
+        running.session.settle(dropped)
+        if dropped is DropReason.FAILED:
+            self._failed += running.counts
+            return ExactnessReport()
+        return running.counts
 
     def _task(self, request: EpisodeRequest, session: Session, key: str) -> AgentTask:
         # Copies: an agent may append to its messages, and other samples have the same prompt.

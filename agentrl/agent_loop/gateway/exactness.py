@@ -1,4 +1,8 @@
-"""The token-exactness report: what became of every call of an agent, and of every token that was sampled for it."""
+"""The token-exactness report: what became of every call of an agent, and of every token that was sampled for it.
+
+The counts of a scored episode travel with its trajectory, so a worker's death loses both or neither. Those of failed episodes
+stay in the worker until they are asked for, and are lost with it.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +25,7 @@ class DropReason(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class ExactnessReport:
-    """Counts since the last report; `+` adds those of several workers.
+    """Counts of one episode or several; `+` adds them.
 
     `num_sampled == num_trained + sum(dropped.values())` once no episode runs.
     """

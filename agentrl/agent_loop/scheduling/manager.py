@@ -23,8 +23,7 @@ from agentrl.agent_loop.scheduling.engine_metrics import EngineWork
 from agentrl.agent_loop.scheduling.failure_budget import FailureBudget
 from agentrl.agent_loop.scheduling.group_wait import first_scored
 from agentrl.agent_loop.scheduling.worker_pool import LoopWorkers
-from agentrl.agent_loop.trajectory_records import TrajectoryRequest, failed_trajectory, summarise_trajectory
-from agentrl.agent_loop.worker import WorkerReport
+from agentrl.agent_loop.trajectory_records import AgentTrajectorySummary, TrajectoryRequest, WorkerReport, given_up
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.config.schema.run import RolloutSection, ValidationSection
@@ -303,7 +302,7 @@ class AgentLoopManager:
         else:
             reason = f"{_MAX_MOVES + 1} engines failed in turn, the last with: {failures[-1].message}"
             failures[-1] = replace(failures[-1], message=reason)
-            trajectory = _timed(_given_up(request, failures), entered_at, clock.now(), clock.now())
+            trajectory = _timed(given_up(request, failures), entered_at, clock.now(), clock.now())
         self._budget.add(trajectory.summary)
         on_finished(trajectory)
         return trajectory
@@ -350,6 +349,8 @@ class AgentLoopManager:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     summary, ref = await worker.call_keeping_second("run", attempt, engine)
+                if isinstance(summary, AgentTrajectorySummary):
+                    self._agents += summary.agent
                 return TrajectoryRef(summary=summary, ref=ref)
             except WorkerDiedError as error:
                 reason = str(error)
@@ -358,7 +359,7 @@ class AgentLoopManager:
                 reason = f"{worker!r}: no answer in {self._timeout_s:g} s"
                 logger.warning("trajectory %s: %s", request.trajectory_id, reason)
             failures.append(Failure(failure_class=FailureClass.WORKER, message=reason))
-        return _given_up(request, failures)
+        return given_up(request, failures)
 
     async def _take_reports(self) -> None:
         reports = [report for report in await all_of(map(self._report_of, self._workers.living)) if report]
@@ -383,11 +384,6 @@ async def owned_tasks() -> AsyncIterator[asyncio.TaskGroup]:
             yield tasks
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-
-
-def _given_up(request: TrajectoryRequest, failures: Sequence[Failure]) -> TrajectoryRef:
-    record = failed_trajectory(request, failures)
-    return TrajectoryRef(summary=summarise_trajectory(record), ref=record)
 
 
 def _timed(trajectory: TrajectoryRef, entered_at: float, started_at: float, ended_at: float) -> TrajectoryRef:

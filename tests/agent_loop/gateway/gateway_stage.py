@@ -11,6 +11,7 @@ import aiohttp
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.gateway.agents import Agent, AgentTask
 from agentrl.agent_loop.gateway.episodes import AgentEpisodes
+from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.agent_loop.tool_agent_loop import EpisodeRequest
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.run import RolloutSection
@@ -72,7 +73,8 @@ class GatewayStage:
         self.tokenizer = make_tokenizer(template)
         self.threads = ThreadPoolExecutor(2)
         self.tokens = ChatTokens(self.tokenizer, [])
-        self.episodes: AgentEpisodes | None = None
+        self.report = ExactnessReport()
+        """Counts of the last episode."""
         self.num_episodes = 0
 
     def ids(self, text: str) -> list[int]:
@@ -96,7 +98,7 @@ class GatewayStage:
         player: Agent | None = None,
         **rollout: Any,
     ) -> Trajectory:
-        self.episodes = episodes = AgentEpisodes(
+        episodes = AgentEpisodes(
             AgentSection(**(agent or {})),
             RolloutSection(max_turns=8, trajectory_timeout_s=20).model_copy(update=rollout),
             self.tokens,
@@ -112,7 +114,7 @@ class GatewayStage:
         try:
             return await episodes.run(request, engine)
         finally:
-            episodes.settle(name, None)
+            self.report = episodes.settle(name, None)
             await asyncio.wait_for(episodes.aclose(), 10)
 
 

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from agentrl.agent_loop import retries
-from agentrl.agent_loop.trajectory_records import TrajectoryRequest
+from agentrl.agent_loop.gateway.exactness import ExactnessReport
+from agentrl.agent_loop.trajectory_records import AgentTrajectorySummary, TrajectoryRequest
 from agentrl.agent_loop.worker import AgentLoopWorker, WorkerConfig
 from agentrl.config.schema.agent_loop import AgentLoopSection, AgentSection
 from agentrl.config.schema.run import ModelSection, RewardSection, RolloutSection
@@ -69,25 +70,40 @@ def engine_of(*texts: str) -> ScriptedEngine:
 
 
 async def play(worker: AgentLoopWorker, engine: ScriptedEngine, **request: Any) -> Trajectory:
-    _, trajectory = await worker.run(TrajectoryRequest(step=1, prompt=PROMPT, sample_index=0, **request), engine)
+    trajectory, _ = await play_counted(worker, engine, **request)
     return trajectory
 
 
-async def report_of(worker: AgentLoopWorker) -> dict[str, float]:
+async def play_counted(
+    worker: AgentLoopWorker, engine: ScriptedEngine, **request: Any
+) -> tuple[Trajectory, dict[str, float]]:
+    """Play one trajectory, and return it with the metrics of its agent's counts."""
+    asked = TrajectoryRequest(step=1, prompt=PROMPT, sample_index=0, **request)
+    summary, trajectory = await worker.run(asked, engine)
+    counts = summary.agent if isinstance(summary, AgentTrajectorySummary) else ExactnessReport()
+    return trajectory, metrics_of(counts)
+
+
+async def failed_by(worker: AgentLoopWorker) -> dict[str, float]:
+    """Return the metrics of the worker's failed episodes."""
     report = await worker.report()
     assert report is not None
-    assert report.agent.num_sampled == report.agent.num_trained + report.agent.dropped.total()
-    return report.agent.metrics()
+    return metrics_of(report.agent)
+
+
+def metrics_of(counts: ExactnessReport) -> dict[str, float]:
+    assert counts.num_sampled == counts.num_trained + counts.dropped.total()
+    return counts.metrics()
 
 
 async def test_a_function_plays_the_episode_and_the_runs_reward_scores_it(worker_of: Any):
     worker = worker_of({"callable": f"{AGENTS}.answer"})
-    trajectory = await play(worker, engine_of(ANSWER))
+    trajectory, metrics = await play_counted(worker, engine_of(ANSWER))
     assert (trajectory.reward, trajectory.termination) == (1.0, Termination.ANSWERED)
     assert trajectory.turns[0].text == ANSWER
     assert trajectory.num_response_tokens == len(ids(ANSWER))
-    metrics = await report_of(worker)
     assert metrics["agent/tokens_trained"] == trajectory.num_response_tokens
+    assert await failed_by(worker) == {}
 
 
 async def test_the_reward_of_an_agent_is_what_tool_reward_returns(worker_of: Any):
@@ -102,8 +118,15 @@ async def test_the_reward_of_an_agent_is_what_tool_reward_returns(worker_of: Any
 
 async def test_held_out_prompts_are_in_no_report(worker_of: Any):
     worker = worker_of({"callable": f"{AGENTS}.answer"})
-    trajectory = await play(worker, engine_of(ANSWER), held_out=True)
-    assert (trajectory.reward, await report_of(worker)) == (1.0, {})
+    trajectory, metrics = await play_counted(worker, engine_of(ANSWER), held_out=True)
+    assert (trajectory.reward, metrics) == (1.0, {})
+
+
+async def test_a_held_out_prompt_that_fails_is_in_no_report(worker_of: Any):
+    worker = worker_of({"callable": f"{AGENTS}.raises"})
+    trajectory, metrics = await play_counted(worker, engine_of(ANSWER, ANSWER), held_out=True)
+    assert trajectory.termination is Termination.DATA_ERROR
+    assert (metrics, await failed_by(worker)) == ({}, {})
 
 
 async def test_an_agent_that_raises_twice_alike_is_a_data_failure_with_its_line(worker_of: Any):
@@ -112,18 +135,18 @@ async def test_an_agent_that_raises_twice_alike_is_a_data_failure_with_its_line(
     assert (trajectory.termination, trajectory.reward) == (Termination.DATA_ERROR, None)
     assert [failure.failure_class for failure in trajectory.failures] == [FailureClass.TOOL_DATA] * 2
     assert "KeyError at example_agents.py:" in trajectory.failures[0].message
-    metrics = await report_of(worker)
+    metrics = await failed_by(worker)
     assert metrics["agent/tokens_failed"] == metrics["agent/tokens_sampled"] > 0
 
 
 async def test_an_engine_failure_restarts_the_episode_and_a_dead_engine_the_trajectory(worker_of: Any):
     worker = worker_of({"callable": f"{AGENTS}.answer"})
-    trajectory = await play(worker, ScriptedEngine([EngineError("full"), ids(ANSWER)]))
+    trajectory, metrics = await play_counted(worker, ScriptedEngine([EngineError("full"), ids(ANSWER)]))
     assert trajectory.reward == 1.0
     assert [failure.failure_class for failure in trajectory.failures] == [FailureClass.ENGINE]
     with pytest.raises(EngineDeadError):
         await play(worker, ScriptedEngine([EngineDeadError("gone")]))
-    assert (await report_of(worker))["agent/tokens_trained"] == trajectory.num_response_tokens
+    assert metrics["agent/tokens_trained"] == trajectory.num_response_tokens
 
 
 def program(*arguments: str) -> dict[str, Any]:

@@ -183,8 +183,7 @@ async def test_tokens_of_a_call_that_nobody_waits_for_are_counted_as_unread(stag
     answer = stage.ids("42")
     trajectory = await stage.play(play, ScriptedEngine(lambda *_: answer, delay_s=0.3, cut=[*answer, *answer]))
     assert len(trajectory.turns) == 1
-    assert stage.episodes is not None
-    report = stage.episodes.take_report()
+    report = stage.report
     assert report.dropped == {DropReason.UNREAD: 2 * len(answer)}
     assert (report.num_sampled, report.num_trained) == (3 * len(answer), len(answer))
 

@@ -32,8 +32,7 @@ def assert_exact(stage: GatewayStage, trajectory: Any, engine: ScriptedEngine) -
     assert len(trained) == engine.num_generated_tokens
     for call in engine.calls:  # every prompt of the engine is the beginning of a row
         assert any(ids[: len(call.token_ids)] == call.token_ids for ids, _ in rows_of(trajectory))
-    assert stage.episodes is not None
-    report = stage.episodes.take_report()
+    report = stage.report
     assert report.num_sampled == engine.num_generated_tokens == report.num_trained + report.dropped.total()
     assert report.num_rows == len(rows_of(trajectory))
     assert report.forks.total() == report.num_rows - 1
@@ -110,8 +109,7 @@ async def test_a_call_that_does_not_continue_begins_a_row_and_says_why(
     engine = ScriptedEngine([stage.ids("Is it 41?"), stage.ids("It is 42.")])
     trajectory = await stage.play(play, engine)
     assert len(trajectory.row_starts) == 1
-    assert stage.episodes is not None
-    assert dict(stage.episodes._report.forks) == {reason: 1}
+    assert dict(stage.report.forks) == {reason: 1}
     assert_exact(stage, trajectory, engine)
 
 
@@ -139,8 +137,7 @@ async def test_changed_tools_begin_a_row(stage: GatewayStage):
 
     engine = ScriptedEngine([stage.ids("a"), stage.ids("b")])
     trajectory = await stage.play(play, engine)
-    assert stage.episodes is not None
-    assert dict(stage.episodes._report.forks) == {"tools": 1}
+    assert dict(stage.report.forks) == {"tools": 1}
     assert_exact(stage, trajectory, engine)
 
 
@@ -157,8 +154,7 @@ async def test_exact_history_continues_where_the_template_renders_the_same_token
     trajectory = await stage.play(use_calculator, engine, agent={"history": "exact"})
     # The second turn is written without the template's spaces, so that its rendering differs from what was sampled.
     assert len(trajectory.row_starts) == 1
-    assert stage.episodes is not None
-    assert dict(stage.episodes._report.forks) == {"template": 1}
+    assert dict(stage.report.forks) == {"template": 1}
     assert [turn.results[0].text for turn in trajectory.turns[:2]] == ["42", "42"]
     assert_exact(stage, trajectory, engine)
 
@@ -174,8 +170,7 @@ async def test_calls_that_come_back_as_text_continue_by_their_id(stage: GatewayS
     trajectory = await stage.play(play, engine := ScriptedEngine(script), agent={"continue_by_id": True})
     assert trajectory.row_starts == ()
     assert trajectory.turns[0].results[0].text == "Observation: 42"
-    assert stage.episodes is not None
-    assert stage.episodes._report.ignored == {"tool_choice": 1}
+    assert stage.report.ignored == {"tool_choice": 1}
     assert_exact(stage, trajectory, engine)
     assert len((await stage.play(play, ScriptedEngine(script))).row_starts) == 1
 
@@ -204,8 +199,7 @@ async def test_sampling_is_the_runs_and_the_agents_is_counted(stage: GatewayStag
     trajectory = await stage.play(play, engine, temperature=0.8, stop=["</x>"])
     params = engine.calls[0].params
     assert (params.temperature, params.max_tokens, params.stop) == (0.8, 7, ("</x>", "END"))
-    assert stage.episodes is not None
-    assert stage.episodes._report.ignored == {"temperature": 1, "seed": 1}
+    assert stage.report.ignored == {"temperature": 1, "seed": 1}
     assert trajectory.termination is Termination.ANSWERED
 
 
@@ -271,8 +265,7 @@ async def test_tokens_of_an_aborted_call_are_counted_as_unread(stage: GatewaySta
 
     engine = PartialEngine(lambda *_: stage.ids("42"), delay_s=0.3)
     trajectory = await stage.play(play, engine)
-    assert stage.episodes is not None
-    report = stage.episodes.take_report()
+    report = stage.report
     assert report.dropped == {"unread": 2}
     assert report.num_trained == trajectory.num_response_tokens == engine.num_generated_tokens - 2
     assert report.num_calls == 1

@@ -8,8 +8,7 @@ import pytest
 
 from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.agent_loop.scheduling.manager import AgentLoopManager
-from agentrl.agent_loop.trajectory_records import TrajectoryRequest
-from agentrl.agent_loop.worker import WorkerReport
+from agentrl.agent_loop.trajectory_records import TrajectoryRequest, WorkerReport, with_agent_counts
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema.run import RolloutSection
 from agentrl.engine.base import EngineStats
@@ -309,6 +308,20 @@ async def test_the_counts_of_agents_outlast_a_validation_that_overlaps_with_trai
     metrics = await manager.metrics()
     assert (metrics["agent/calls"], metrics["agent/tokens_trained"]) == (3, 40)
     assert "agent/calls" not in await manager.metrics()
+
+
+async def test_the_counts_of_an_agents_trajectory_outlast_its_worker():
+    def play(request: TrajectoryRequest) -> TrajectorySummary:
+        return with_agent_counts(summary_of(request), ExactnessReport(num_calls=2, num_sampled=10, num_trained=10))
+
+    class Dying(FakeWorker):
+        async def report(self) -> WorkerReport:
+            raise WorkerDiedError("agent_loop 0: its process died")
+
+    manager = make_manager([Dying(play)])
+    await collect(manager)
+    metrics = await manager.metrics()
+    assert metrics["agent/tokens_sampled"] == metrics["agent/tokens_trained"] == 10 * metrics["agent/calls"] / 2 > 0
 
 
 async def test_agents_are_logged_within_a_step_and_the_metrics_of_the_step_are_kept(caplog: pytest.LogCaptureFixture):

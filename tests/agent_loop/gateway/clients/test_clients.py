@@ -59,18 +59,16 @@ async def test_an_agent_is_recorded_token_for_token_without_forks(
     assert ids == prompts[-1] + sampled[-1]
     assert prompts[1][: len(prompts[0] + sampled[0])] == prompts[0] + sampled[0]
     assert [token for token, is_sampled in zip(ids, mask, strict=True) if is_sampled] == sampled[0] + sampled[1]
-    assert stage.episodes is not None
-    assert not stage.episodes.take_report().forks
+    assert not stage.report.forks
     assert "11637" in trajectory.turns[0].results[0].text
 
 
 async def test_smolagents_sends_calls_as_text_and_continues_by_their_ids(stage: GatewayStage, client_python: Path):
     turns = [call(CALC), f"<tool_call>\n{FINAL}\n</tool_call>"]
     trajectory, _ = await play(stage, client_python, "smolagents_agent.py", turns)
-    assert stage.episodes is not None
-    assert stage.episodes.take_report().forks == {ForkReason.ANSWER: 1}
+    assert stage.report.forks == {ForkReason.ANSWER: 1}
     assert len(rows_of(trajectory)) == 2
     trajectory, prompts = await play(stage, client_python, "smolagents_agent.py", turns, continue_by_id=True)
-    assert not stage.episodes.take_report().forks
+    assert not stage.report.forks
     ((ids, _),) = rows_of(trajectory)
     assert ids == prompts[-1] + stage.ids(turns[-1])
