@@ -21,6 +21,7 @@ SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/*
 
 LAYERS: list[set[str]] = [
     {"runners", "serve"},
+    {"evaluation"},
     {"run"},
     {"checkpoints"},
     {"agent_loop"},

@@ -67,6 +67,12 @@ class PromptColumns:
         )
 
 
+def category_of(prompt: Prompt, column: str) -> str | None:
+    """Return the value of a further column of a prompt as text; None if the row lacks it. Dots enter structs."""
+    value = _look_up(prompt.extra, column)
+    return None if value is None else str(value)
+
+
 def own_id(row: Row) -> str | None:
     """Return the value of the row's `id` column, or None; raises RowError if it is neither text nor a number."""
     value = row.values.get(_ID_KEY)

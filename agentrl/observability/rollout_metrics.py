@@ -51,20 +51,21 @@ def validation_metrics(
     *,
     samples_per_prompt: int,
     data_sets: Mapping[str, str],
+    categories: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     """Return the `validation/...` metrics of the held-out prompts; `selection` defines solved.
 
-    `data_sets` has names keyed by prompt id; each of several has its own accuracy.
+    `data_sets` and `categories` have names keyed by prompt id; each of several data sets has its own accuracy, and so has
+    each category.
     """
     metrics = summarise_validation(summaries, selection)
     metrics |= pass_at_k(summaries, selection, samples_per_prompt=samples_per_prompt)
-    names = sorted(set(data_sets.values()))
-    if len(names) < 2:
-        return metrics
     by_name: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
-    for summary in summaries:
-        by_name[data_sets[summary.prompt_id]].append(summary)
-    for name in names:
+    for names in (data_sets if len(set(data_sets.values())) > 1 else {}, categories or {}):
+        for summary in summaries:
+            if summary.prompt_id in names:
+                by_name[names[summary.prompt_id]].append(summary)
+    for name in sorted(by_name):
         mean, stderr = accuracy(by_name[name], selection)
         metrics |= {f"validation/accuracy/{name}": mean, f"validation/accuracy_stderr/{name}": stderr}
     return metrics

@@ -73,8 +73,7 @@ class MathAnswerReward:
     async def score(self, prompt: Prompt, turns: tuple[Turn, ...], *, deadline: Deadline) -> float:
         """Return 1.0 or 0.0; raises as `reference_answer` and `EquivalencePool.equivalent`."""
         reference = reference_answer(prompt)
-        text = turns[-1].text if turns else ""
-        answer = find_answer(text, prompt.messages, self._format, reference=reference)
+        answer = final_answer(prompt, turns, self._format)
         reward = await self._compare(reference, answer.text, deadline)
         self._count(prompt, reference, answer, reward)
         return reward
@@ -102,6 +101,12 @@ class MathAnswerReward:
             shown = f"answer {_shown(answer.text)}" if answer.text else f"nothing found: {answer.problem}"
             examples = (f"prompt `{prompt.prompt_id}`: {shown}, reference {_shown(reference)}, score {reward:g}",)
         self._stats += AnswerStats(num_scored=1, num_missing=int(not answer.text), examples=examples)
+
+
+def final_answer(prompt: Prompt, turns: tuple[Turn, ...], answer_format: AnswerFormat) -> FoundAnswer:
+    """Return the final answer of a trajectory, as the reward reads it; raises as `reference_answer`."""
+    text = turns[-1].text if turns else ""
+    return find_answer(text, prompt.messages, answer_format, reference=reference_answer(prompt))
 
 
 def reference_answer(prompt: Prompt) -> str:

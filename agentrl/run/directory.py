@@ -14,7 +14,8 @@ runs/demo/
 ├── exported/               policies of checkpoints, likewise (`agentrl.runners.export`)
 └── result.json             written last: the run is finished
 
-An evaluation leaves the same less checkpoints, policy and curve; its figures are in `result.json` too.
+An evaluation leaves the same less checkpoints, policy and curve, and `report.md` and `report.html`; its figures are in
+`result.json` too. It resumes from its trajectories.
 """
 
 import shutil
@@ -28,7 +29,14 @@ from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
 from agentrl.run.fingerprints import EDITABLE, Content, digest_of
 from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
-from agentrl.run.resume_rules import Changes, changes_of_keys, changes_of_stages, refuse_changes, stages_begun
+from agentrl.run.resume_rules import (
+    EVALUATION_KEYS,
+    Changes,
+    changes_of_keys,
+    changes_of_stages,
+    refuse_changes,
+    stages_begun,
+)
 from agentrl.trajectories.store import TrajectoryStore
 
 
@@ -42,6 +50,8 @@ class RunDirectory(ResumableFolder):
         self.trajectories = TrajectoryStore(self.path)
         self.reward_curve = self.path / "reward_curve.png"
         self._config = config
+        self._evaluated = False
+        """True if it is opened by an evaluation, and has trajectories to go on from."""
 
     def open(self, inputs: Mapping[str, Content], *, trains: bool) -> None:
         """Do what the base class says, and remove what a killed run was carrying."""
@@ -49,8 +59,16 @@ class RunDirectory(ResumableFolder):
             raise ConfigError(
                 f"{self.policy.path}: a disk is mounted there, which cannot be replaced; mount a folder above it"
             )
+        self._evaluated = not trains and any((self.path / "trajectories").glob("*"))
+        if not trains and (self._last_checkpoint.exists() or self.policy.path.exists()):
+            raise ConfigError(f"run.dir: {self.path} holds a training run. Name another folder for the evaluation.")
         super().open(inputs, trains=trains)
         shutil.rmtree(self.in_hand, ignore_errors=True)
+
+    @property
+    def finished(self) -> bool:
+        """See the base class; an evaluation that lost trajectories to the infrastructure tries them again."""
+        return super().finished and not self.result().get("num_lost")
 
     def open_for_service(self) -> None:
         """Lock the folder and write the config down: a service resumes nothing, so its last one may have had another config.
@@ -108,13 +126,14 @@ class RunDirectory(ResumableFolder):
 
     def _changes(self, saved: bytes, *, num_steps_done: int) -> Changes:
         of_stages = changes_of_stages(saved, self._config, num_steps_done=num_steps_done)
-        return changes_of_keys(saved, self._config) | of_stages
+        more = EVALUATION_KEYS if self._evaluated else ()
+        return changes_of_keys(saved, self._config, more=more) | of_stages
 
     def _inputs_in_use(self, saved: bytes, *, num_steps_done: int) -> dict[str, tuple[Content, str]]:
         num_begun = len(stages_begun(saved, num_steps_done=num_steps_done))
         later = tuple(f"stages[{index}]." for index in range(num_begun, len(self._config.stages)))
         in_use = {name: entry for name, entry in self._inputs.items() if not name.startswith(later)}
-        # Without a result or a checkpoint the run starts over, with the new code alone.
-        if (self.finished or num_steps_done) and not self._config.run.accept_code_changes:
+        # Without a result, a checkpoint or a trajectory of an evaluation the run starts over, with the new code alone.
+        if (self.finished or num_steps_done or self._evaluated) and not self._config.run.accept_code_changes:
             return in_use
         return {name: entry for name, entry in in_use.items() if not name.startswith(EDITABLE)}

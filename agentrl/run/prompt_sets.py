@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.config.schema.run import DataSection, RunConfig
+from agentrl.data.columns import category_of
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError
 from agentrl.rewards.loader import prompt_check
@@ -25,8 +26,22 @@ def training_prompts(config: RunConfig, *, file_names: Mapping[Path, str] | None
 
 
 def held_out_prompts(config: RunConfig) -> PromptDataset | None:
-    """Return the held-out prompts, None where no file is named; the errors are those of `training_prompts`."""
-    return _dataset(config, config.data.validation_files, shuffle=False) if config.data.validation_files else None
+    """Return the held-out prompts, None where no file is named; the errors are those of `training_prompts`.
+
+    Raises:
+        ConfigError: also if no prompt has the column `validation.category_column`.
+    """
+    if not config.data.validation_files:
+        return None
+    dataset = _dataset(config, config.data.validation_files, shuffle=False)
+    column = config.validation.category_column
+    if column is not None and all(category_of(prompt, column) is None for prompt in dataset.all()):
+        columns = ", ".join(f"`{name}`" for name in dataset.all()[0].extra) or "none"
+        raise ConfigError(
+            f"validation.category_column: no prompt of {', '.join(config.data.validation_files)} has a column `{column}` "
+            f"(further columns: {columns}). Name another, or leave the key out"
+        )
+    return dataset
 
 
 def _dataset(config: RunConfig, files: list[str], **options: Any) -> PromptDataset:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,9 @@ from agentrl.errors import ConfigError
 _NOT_COMPARED = {"stages", "run.num_steps", "run.dir"}
 """The number of steps is compared stage by stage, see `changes_of_stages`; a folder may be moved."""
 
+EVALUATION_KEYS = ("reward.score_unfinished",)
+"""Keys that are `resumable` and yet decide what an evaluation measures."""
+
 Changes = dict[str, tuple[Any, Any]]
 """Differences of two configs: old and new value, by key."""
 
@@ -29,15 +32,15 @@ def _may_change(schema: type[BaseModel]) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(names)})(?:\..+)?")
 
 
-def changes_of_keys(saved: bytes, config: RunConfig | SftConfig) -> Changes:
-    """Return the changes of keys that are not `resumable`, without those of stages."""
+def changes_of_keys(saved: bytes, config: RunConfig | SftConfig, *, more: Collection[str] = ()) -> Changes:
+    """Return the changes of keys that are not `resumable`, and of the keys `more`, without those of stages."""
     before, now = _flattened(saved), flatten(config.model_dump())
     return {
         name: (before.get(name), now.get(name))
         for name in before.keys() | now.keys()
         if before.get(name) != now.get(name)
         and name not in _NOT_COMPARED
-        and not _may_change(type(config)).fullmatch(name)
+        and (name in more or not _may_change(type(config)).fullmatch(name))
     }
 
 

@@ -10,6 +10,7 @@ from agentrl.agent_loop.scheduling.rollout_stream import RolloutStream
 from agentrl.algorithms.group_filter import DropReport, fates, select
 from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
+from agentrl.data.columns import category_of
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import RolloutError
 from agentrl.observability.metrics_file import count_survived
@@ -146,11 +147,14 @@ async def validate(run: Run, *, step: int) -> dict[str, float]:
 
 def measured(run: EvaluationRun, summaries: Sequence[TrajectorySummary]) -> dict[str, float]:
     """Return the metrics of the held-out prompts."""
+    column = run.config.validation.category_column
+    values = {prompt.prompt_id: category_of(prompt, column) for prompt in run.plan.validation_prompts if column}
     return validation_metrics(
         summaries,
         run.config.algorithm.selection,
         samples_per_prompt=run.config.validation.samples_per_prompt,
         data_sets={prompt.prompt_id: prompt.data_set for prompt in run.plan.validation_prompts},
+        categories={name: f"{column}={value}" for name, value in values.items() if value is not None},
     )
 
 

@@ -1,17 +1,15 @@
 """Measures a policy on the held-out prompts: `python -m agentrl.runners.evaluate config.yaml [section.key=value ...]`.
 
 prompt -> agent loop -> engine -> tool call -> judge -> trajectory -> reward -> accuracy. The same workers, tools and rewards
-as in training, without an actor: the engine is the embedded one on the folder in `model.path`, or running servers
-(`rollout.engine: openai`). A config of a training run will do as it is.
+as in training, without an actor: the engine is the embedded one or vLLM on the folder in `model.path`, or running servers
+(`rollout.engine: openai`). A config of a training run will do as it is. A killed evaluation goes on from its trajectories.
 """
 
 import logging
 import math
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -19,57 +17,90 @@ from rich.table import Table
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import RolloutError
+from agentrl.evaluation.figures import Figures, figures_of, interval, number
+from agentrl.evaluation.html_pages import write_report_page
+from agentrl.evaluation.markdown_pages import write_report_markdown
+from agentrl.evaluation.record import EvaluationRecord, read_evaluation
+from agentrl.evaluation.report import installed_versions, now_text, report_of
+from agentrl.evaluation.rollout import roll_out_missing
 from agentrl.observability.reports.failure import describe_failures
-from agentrl.run.plan import EvaluationRun, evaluating, prepare_evaluation
-from agentrl.run.training_step import measured, roll_out_held_out
+from agentrl.run.plan import EvaluationPlan, EvaluationRun, evaluating, prepare_evaluation
+from agentrl.run.training_step import measured
 from agentrl.runners.command_line import make_parser, run_command
 from agentrl.trajectories.examples import describe_examples
-from agentrl.types import TrajectorySummary
+from agentrl.types import Termination, TrajectorySummary
 
 logger = logging.getLogger("agentrl.runners.evaluate")  # also where it is `__main__`
 
 
 async def evaluate(loaded: LoadedConfig) -> None:
-    """Measure and print the result; if the run is finished, only print it."""
+    """Measure, and show the result; if the evaluation is finished, only show it."""
     plan = prepare_evaluation(loaded)  # all checks, before any process starts
     if plan.directory.finished:
         print(f"{plan.directory.path} holds this evaluation already; name another `run.dir` to measure again")
+        record = read_evaluation(plan.directory.path, plan.config.reward)
     else:
         async with evaluating(plan) as run:  # judge, Ray, engines, agent-loop workers
-            plan.directory.finish(await measure(run))
-    result = plan.directory.result()
-    print(f"{result['model']}: {result['num_prompts']:,} prompts, samples of each: {result['samples_per_prompt']}")
-    Console().print(result_table(result))
-    if examples := describe_examples(Path(result["trajectories"], "validation_000000.atr")):
-        print(f"{examples}\n")
-    print(f"trajectories: {result['trajectories']}")
+            record = await measure(run)
+    show(plan, record)
 
 
-async def measure(run: EvaluationRun) -> dict[str, Any]:
-    """Roll out every held-out prompt `validation.samples_per_prompt` times; return the result as plain data.
+async def measure(run: EvaluationRun) -> EvaluationRecord:
+    """Roll out every held-out prompt `validation.samples_per_prompt` times, and write the result; returns the record.
+
+    What is on disk already is not rolled out again, unless the infrastructure failed.
 
     Raises:
         RolloutError: no trajectory was scored.
     """
     directory, samples = run.plan.directory, run.config.validation.samples_per_prompt
     run.metrics.take_back(after_step=-1)  # what a killed evaluation left
-    directory.trajectories.take_back(after_step=-1)
     logger.info("evaluation: %d prompts, samples of each: %d", len(run.plan.validation_prompts), samples)
     started = time.monotonic()
-    summaries = await roll_out_held_out(run, step=0, name="evaluation")
+    new = await roll_out_missing(run, read_evaluation(directory.path, run.config.reward))
     wall_time_s = time.monotonic() - started
-    require_measured(summaries)
-    metrics = measured(run, summaries)
-    num_tokens = sum(summary.num_response_tokens for summary in summaries)
+    record = read_evaluation(directory.path, run.config.reward)
+    require_measured(record.summaries)
+    metrics = measured(run, record.summaries)
+    num_tokens = sum(summary.num_response_tokens for summary in new)
     metrics |= {"validation/wall_time_s": wall_time_s, "validation/sampled_tokens_per_s": num_tokens / wall_time_s}
     run.metrics.log(0, metrics, with_line=False)
-    return {
-        "model": run.config.rollout.openai.model or run.config.model.path,
-        "num_prompts": len(run.plan.validation_prompts),
-        "samples_per_prompt": samples,
-        "trajectories": str(directory.path / "trajectories"),
-        "metrics": metrics,
-    }
+    directory.finish(
+        {
+            "model": run.config.rollout.openai.model or run.config.model.path,
+            "num_prompts": len(run.plan.validation_prompts),
+            "samples_per_prompt": samples,
+            "num_lost": sum(summary.termination is Termination.INFRA_ERROR for summary in record.summaries),
+            "num_rolled_out": len(new),
+            "wall_time_s": wall_time_s,
+            "versions": installed_versions(),
+            "finished_at": now_text(),
+            "trajectories": str(directory.path / "trajectories"),
+            "metrics": metrics,
+        }
+    )
+    return record
+
+
+def show(plan: EvaluationPlan, record: EvaluationRecord) -> None:
+    """Print the result of a measured evaluation, and write its report."""
+    config, folder, result = plan.config, plan.directory.path, plan.directory.result()
+    figures = figures_of(
+        record,
+        config.algorithm.selection,
+        samples_per_prompt=result["samples_per_prompt"],
+        category_column=config.validation.category_column,
+    )
+    report = report_of(config, record, figures, result)
+    write_report_markdown(folder / "report.md", report)
+    write_report_page(folder / "report.html", report)
+    print(f"{result['model']}: {result['num_prompts']:,} prompts, samples of each: {result['samples_per_prompt']}")
+    Console().print(result_table(figures, result["metrics"]))
+    for note in report.notes:
+        print(note)
+    if examples := describe_examples(record.file):
+        print(f"{examples}\n")
+    print(f"trajectories: {result['trajectories']}\nreport:       {folder / 'report.html'}")
 
 
 def require_measured(summaries: Sequence[TrajectorySummary]) -> None:
@@ -85,28 +116,20 @@ def require_measured(summaries: Sequence[TrajectorySummary]) -> None:
         )
 
 
-def result_table(result: dict[str, Any]) -> Table:
-    """Return the accuracy and what it is made of, for a person."""
-    metrics: dict[str, float | None] = result["metrics"]
+def result_table(figures: Sequence[Figures], metrics: Mapping[str, float | None]) -> Table:
+    """Return the figures of the first set of prompts, the accuracy of the others, and how episodes went, for a person."""
 
     def value(name: str, digits: int = 3) -> str:
-        number = metrics.get(f"validation/{name}")
-        return "-" if number is None or math.isnan(number) else f"{number:.{digits}f}"
+        value = metrics.get(f"validation/{name}")
+        return "-" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
-    rows = {"accuracy (mean reward)": "accuracy"}
-    for name in metrics:
-        kind, _, rest = name.removeprefix("validation/").partition("/")
-        if kind == "accuracy" and rest:
-            rows[f"accuracy of {rest}"] = f"accuracy/{rest}"
-    rows |= {
-        f"pass@{k}": f"pass_at_{k}" for name in metrics if (k := name.removeprefix("validation/pass_at_")).isdigit()
-    }
     table = Table()
-    for column in ("what", "value", "standard error"):
+    for column in ("what", "value", "95 % interval"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    for what, name in rows.items():
-        kind, slash, rest = name.partition("/")
-        table.add_row(what, value(name), value(f"{kind}_stderr{slash}{rest}"))
+    of_all, *subsets = figures
+    for name, estimate in [*of_all.rows(), *((f"accuracy of {subset.name}", subset.accuracy) for subset in subsets)]:
+        label = "accuracy (mean reward)" if name == "accuracy" else name
+        table.add_row(label, number(estimate.mean), interval(estimate))
     table.add_section()
     table.add_row("trajectories that call a tool", value("tool_call_share"), "")
     table.add_row("tool calls that succeed", value("tool_success_rate"), "")
@@ -129,7 +152,7 @@ def main() -> int:
     async def command() -> None:
         await evaluate(load_run_config(arguments.config, arguments.overrides, purpose=Purpose.EVALUATION))
 
-    return run_command(command, when_stopped="nothing was measured; the same command starts again")
+    return run_command(command, when_stopped="the same command goes on from the trajectories on disk")
 
 
 if __name__ == "__main__":

@@ -535,12 +535,47 @@ def test_a_new_run_whose_checkpoints_cannot_be_kept_can_be_tried_again(tmp_path:
 def test_checkpoints_that_are_gone_matter_neither_to_a_finished_run_nor_to_an_evaluation(tmp_path: Path):
     run = with_a_checkpoint(tmp_path)
     shutil.rmtree(tmp_path / "shared")
-    words = [f"run.dir={run.path}", f"checkpoint.dir={tmp_path / 'shared'}"]
+    words = [f"run.dir={tmp_path / 'evaluation'}", f"checkpoint.dir={tmp_path / 'shared'}"]
     evaluation = RunDirectory(load_run_config("configs/demo.yaml", words).config)
     evaluation.open({}, trains=False)
     evaluation.close()
     run.finish({"num_steps": 60})
     assert elsewhere(tmp_path, "run").finished
+
+
+def test_an_evaluation_in_the_folder_of_a_training_run_would_mix_their_trajectories_and_is_refused(tmp_path: Path):
+    run = with_a_checkpoint(tmp_path)
+    words = [f"run.dir={run.path}", f"checkpoint.dir={tmp_path / 'shared'}"]
+    with pytest.raises(ConfigError, match="holds a training run"):
+        RunDirectory(load_run_config("configs/demo.yaml", words).config).open({}, trains=False)
+
+
+@pytest.mark.parametrize("edit", ["code", "reward.score_unfinished=score", "validation.temperature=0.5"])
+def test_an_evaluation_with_trajectories_goes_on_with_the_code_and_keys_they_were_scored_by(tmp_path: Path, edit: str):
+    module, overrides = tmp_path / "my_reward.py", [edit] if "=" in edit else []
+    module.write_text("LIMIT = 1")
+    inputs = {f"{CODE}my_reward": module}
+    first = directory(tmp_path)
+    first.open(inputs, trains=False)
+    first.close()
+    if edit == "code":
+        module.write_text("LIMIT = 2")
+        unused = directory(tmp_path)
+        unused.open(inputs, trains=False)  # nothing is measured yet
+        unused.close()
+        module.write_text("LIMIT = 3")
+    first.trajectories.append(0, [], validation=True)
+    with pytest.raises(ConfigError, match="other content|of another config"):
+        directory(tmp_path, *overrides).open(inputs, trains=False)
+
+
+def test_an_evaluation_that_lost_trajectories_is_not_finished(tmp_path: Path):
+    evaluation = directory(tmp_path)
+    evaluation.open({}, trains=False)
+    evaluation.finish({"num_lost": 3})
+    assert not evaluation.finished
+    evaluation.finish({"num_lost": 0})
+    assert evaluation.finished
 
 
 def test_a_run_that_died_before_its_first_checkpoint_restarts(tmp_path: Path):

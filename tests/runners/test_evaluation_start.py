@@ -12,6 +12,8 @@ from agentrl.config.load import load_run_config
 from agentrl.config.schema.paths import SHIPPED_FOLDER
 from agentrl.config.validation.relations import Purpose
 from agentrl.errors import ConfigError, RolloutError
+from agentrl.evaluation.figures import ALL_PROMPTS, Figures
+from agentrl.observability.estimates import estimate
 from agentrl.run.plan import EvaluationPlan, prepare_evaluation
 from agentrl.runners.evaluate import require_measured, result_table
 from agentrl.types import Failure, FailureClass
@@ -74,8 +76,17 @@ def test_positions_that_would_end_the_embedded_engine_are_refused_and_stages_do_
 
 def test_what_could_not_be_measured_is_a_dash_in_the_table():
     shares = {f"validation/{name}_share": None for name in ("truncated", "max_turns", "timeout")}
-    table = result_table({"metrics": {"validation/accuracy": 0.25, "validation/tool_success_rate": None} | shares})
+    single = Figures(
+        name=ALL_PROMPTS,
+        num_prompts=1,
+        num_samples=1,
+        accuracy=estimate([[0.25]], is_share=True),
+        pass_at={},
+        majority_at={},
+    )
+    table = result_table([single], {"validation/tool_success_rate": None} | shares)
     assert list(table.columns[1].cells) == ["0.250", *"--------"]
+    assert next(iter(table.columns[2].cells)) == "-"
 
 
 def test_an_evaluation_that_measured_nothing_fails_and_says_why():

@@ -90,11 +90,11 @@ class ModelSection(Section):
 class OpenAIEngineSection(Section):
     """Running servers of OpenAI's completions protocol, for `rollout.engine: openai`; they take no new weights."""
 
-    base_urls: list[ServerUrl] = []
+    base_urls: list[ServerUrl] = resumable([])
     """Address of each server, such as `http://10.0.0.1:8000/v1`; a completion goes to the server with the fewest in flight."""
     model: str | None = None
     """Name under which the servers offer the policy; absent: the only name that they list."""
-    token_env: str | None = None
+    token_env: str | None = resumable(None)
     """Environment variable that holds the servers' bearer token; the token itself is never written."""
 
 
@@ -229,6 +229,8 @@ class ValidationSection(Section):
     """Nucleus sampling of held-out prompts; 1 keeps the whole distribution, from which training always samples."""
     top_k: CountOrZero = 0
     """Sample held-out prompts from the k likeliest tokens; 0 keeps every token."""
+    category_column: str | None = resumable(None)
+    """Column of the held-out prompts whose values are also measured one by one; dots enter a struct (`extra_info.level`)."""
 
 
 class CheckpointSection(Section):

@@ -111,6 +111,13 @@ def normalised(text: str) -> str:
     return text
 
 
+def spelling(text: str) -> str:
+    r"""Return a text that equal answers share if their spelling decides; `0.50` and `\frac{1}{2}` share `1/2`."""
+    text = without_unit(normalised(text))
+    number = plain_number(text)
+    return _bare(text) if number is None else str(number.value)
+
+
 def closes_at_end(text: str, opened_at: int) -> bool:
     """Return whether the bracket at `opened_at` is closed by the last character, and not before."""
     depth = 0
