@@ -9,7 +9,7 @@ from agentrl.config.schema.reward import RewardSection
 from agentrl.errors import DataError
 from agentrl.rewards.answers.text import spelling
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, final_answer
-from agentrl.trajectories.store import read_prompts, read_trajectories
+from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
 from agentrl.types import Prompt, Termination, Trajectory, TrajectorySummary
 
 
@@ -47,8 +47,7 @@ class EvaluationRecord:
 
 def record_file(run_dir: Path) -> Path:
     """Return the file of an evaluation's trajectories, which may not exist yet."""
-    folder = run_dir / "trajectories"
-    return next(iter(sorted(folder.glob("validation_000000.*"))), folder / "validation_000000")
+    return TrajectoryStore(run_dir).file(0, validation=True)
 
 
 def read_evaluation(run_dir: Path, reward: RewardSection) -> EvaluationRecord:

@@ -565,7 +565,7 @@ def test_an_evaluation_with_trajectories_goes_on_with_the_code_and_keys_they_wer
         unused.close()
         module.write_text("LIMIT = 3")
     first.trajectories.append(0, [], validation=True)
-    with pytest.raises(ConfigError, match="other content|of another config"):
+    with pytest.raises(ConfigError, match=r"other content|of another config"):
         directory(tmp_path, *overrides).open(inputs, trains=False)
 
 
