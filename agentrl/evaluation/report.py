@@ -56,7 +56,7 @@ class Report:
     subsets: Table
     """Main figures of each data set and category; empty where there is one set of prompts."""
     notes: list[str]
-    """What a reader must know before the figures: what is left out."""
+    """Facts to know before the figures, such as what is left out."""
     endings: Table
     failures: list[str]
     lengths: Table
