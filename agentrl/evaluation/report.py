@@ -52,7 +52,7 @@ class Report:
     title: str
     facts: list[tuple[str, str]]
     figures: list[Figures]
-    """Of all prompts first."""
+    """All prompts first."""
     subsets: Table
     """Main figures of each data set and category; empty where there is one set of prompts."""
     notes: list[str]
