@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/**/*.py")])
 
 LAYERS: list[set[str]] = [
-    {"runners", "serve"},
+    {"runners", "serve", "dashboard"},
     {"evaluation"},
     {"run"},
     {"checkpoints"},
@@ -84,8 +84,8 @@ ISLANDS = {
         "agentrl/serve/",
         "agentrl/agent_loop/gateway/server.py",
     ),
-    "fastapi": ("code_judge_server/",),
-    "uvicorn": ("code_judge_server/",),
+    "fastapi": ("agentrl/dashboard/", "code_judge_server/"),
+    "uvicorn": ("agentrl/dashboard/", "code_judge_server/"),
     "vllm": ("agentrl/engine/vllm/",),
     "mcp": ("agentrl/tools/mcp/",),
     **dict.fromkeys(
