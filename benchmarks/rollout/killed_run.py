@@ -5,11 +5,10 @@ A moment is a share of a step's time (`Kill`), or a number of calls that the run
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -202,12 +201,7 @@ class _Family:
     def left(self) -> list[str]:
         """Return, as text, those that have not ended a while after the runner has; also orphans that `look` never saw."""
         self._seen.update(process for process in psutil.process_iter() if self._has_mark(process.pid))
-        give_up_at = time.monotonic() + _END_TIMEOUT_S
-        while (
-            left := [words for process in self._seen if (words := _words(process))]
-        ) and time.monotonic() < give_up_at:
-            time.sleep(_POLL_S)
-        return [" ".join(words)[:200] for words in left]
+        return _still_running(self._seen)
 
     def _has_mark(self, pid: int) -> bool:
         with contextlib.suppress(OSError):  # it has ended, or is another user's
@@ -249,6 +243,14 @@ def _read_call(line: str) -> _Call:
     return _Call(event=CallEvent(event), pid=int(pid), worker=int(worker), prompt_id=prompt_id)
 
 
+def _still_running(processes: Collection[psutil.Process]) -> list[str]:
+    """Wait a while for the end of `processes`, and return, as text, those that have not ended."""
+    give_up_at = time.monotonic() + _END_TIMEOUT_S
+    while (running := [words for process in processes if (words := _words(process))]) and time.monotonic() < give_up_at:
+        time.sleep(_POLL_S)
+    return [" ".join(words)[:200] for words in running]
+
+
 def _words(process: psutil.Process) -> list[str]:
     """Return the command line of a process, empty if it has ended."""
     try:
@@ -278,35 +280,46 @@ def _kill_in_step(
 def _kill_at_call(
     kill: CallKill, runner: subprocess.Popen[bytes], family: _Family, calls: _Calls, outcome: Outcome
 ) -> bool:
-    """Wait for the call, or for the first one after it that finds the victim alive, and kill; False: the run ended first."""
+    """Wait for the call, or for the first one after it that finds the victim alive, and kill; False: the run ended first.
+
+    What the victim has started must end with it, long before the run does.
+    """
     num_left = kill.num_calls
     while runner.poll() is None:
         new = [call for call in calls.new() if call.event is kill.event]
         num_left -= len(new)
-        if new and num_left <= 0 and _kill_of_call(kill.victim, new[-1], family):
+        if new and num_left <= 0 and (below := _kill_of_call(kill.victim, new[-1], family)) is not None:
             if kill.victim is Victim.AGENT:
                 outcome.prompts_of_killed_agents.append(new[-1].prompt_id)
+            outcome.faults += [f"outlived its {kill.victim}: {words}" for words in _still_running(below)]
             return True
         time.sleep(_CALL_POLL_S)
     return False
 
 
-def _kill_of_call(victim: Victim, call: _Call, family: _Family) -> bool:
-    """Kill the victim that takes part in a call; return whether it was there."""
+def _kill_of_call(victim: Victim, call: _Call, family: _Family) -> list[psutil.Process] | None:
+    """Kill the victim that takes part in a call; return the processes below it, or None if it was not there."""
     try:
         match victim:
             case Victim.AGENT:
-                processes = [psutil.Process(call.pid)]
+                candidates = [psutil.Process(call.pid)]
             case Victim.WORKER:
-                processes = [psutil.Process(call.worker)]
+                candidates = [psutil.Process(call.worker)]
             case _:
-                processes = family.look()
-        processes = [process for process in processes if victim.is_in(_words(process))]
-        if processes:
-            os.kill(processes[0].pid, signal.SIGKILL)
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return False
-    return bool(processes)
+                candidates = family.look()
+        for process in candidates:
+            if victim.is_in(_words(process)):
+                process.suspend()  # else it might end by itself, or start another process, just before the kill
+                while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                    time.sleep(_CALL_POLL_S)
+                if not _words(process):
+                    return None
+                below = process.children(recursive=True)
+                process.kill()
+                return below
+    except psutil.NoSuchProcess:
+        pass
+    return None
 
 
 def _wait(runner: subprocess.Popen[bytes], family: _Family, *, give_up_at: float) -> int | None:

@@ -7,13 +7,12 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from agentrl.trajectories.store import TrajectoryStore, read_trajectories
-from agentrl.types import FailureClass, Trajectory
+from agentrl.types import FailureClass
 from benchmarks.gateway.program_agent import AGENT_MODULE, TOOL, CallEvent
 from benchmarks.rollout.killed_run import CallKill, Outcome, Victim, calls_file, play
 from tests.runners.run_process import SMALL
@@ -79,14 +78,12 @@ def kills_of(numbers: dict[Victim, int], *, seed: int) -> list[CallKill]:
 
 
 def unnoticed(outcome: Outcome) -> list[str]:
-    """Return the prompts of killed agents of which no trajectory names such a failure."""
-    trajectories: Sequence[Trajectory] = [
-        trajectory for file in TrajectoryStore(outcome.run_dir).files() for trajectory in read_trajectories(file)
-    ]
-    noticed = {
+    """Return the prompts whose trajectories name fewer such failures than agents of theirs were killed."""
+    noticed = Counter(
         trajectory.prompt_id
-        for trajectory in trajectories
+        for file in TrajectoryStore(outcome.run_dir).files()
+        for trajectory in read_trajectories(file)
         for failure in trajectory.failures
         if failure.failure_class in _DEATHS or "was killed by SIGKILL" in failure.message
-    }
-    return [prompt_id for prompt_id in outcome.prompts_of_killed_agents if prompt_id not in noticed]
+    )
+    return list((Counter(outcome.prompts_of_killed_agents) - noticed).elements())
