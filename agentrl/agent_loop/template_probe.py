@@ -76,7 +76,7 @@ def calling_turn(
         ConfigError: the template cannot render it.
     """
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
-    prompt = _prompt_with_tools(template)
+    prompt, shown = _prompt_with_tools(template)
     what = "a tool's result" if results else "an assistant's tool call"
 
     def render(calls: Sequence[dict[str, Any]]) -> str:
@@ -87,16 +87,21 @@ def calling_turn(
         full = render(calls)
     except ConfigError:  # DeepSeek's templates take the arguments as text
         full = render([_with_text_arguments(call) for call in calls])
-    common = prompt
     if not full.startswith(prompt):
-        common = os.path.commonprefix([prompt, full])  # noqa: RUF071 - of texts, not of paths
-    return full[len(_OPEN_TAG.sub("", common)) :]
+        shown = _without_open_tag(os.path.commonprefix([prompt, full]))  # noqa: RUF071 - of texts, not of paths
+    return full[len(shown) :]
 
 
 @functools.lru_cache(maxsize=128)  # every observation needs it
-def _prompt_with_tools(template: ChatTemplate) -> str:
+def _prompt_with_tools(template: ChatTemplate) -> tuple[str, str]:
+    """Return the prompt, and the same without a tag that is open at its end."""
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
-    return render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
+    prompt = render_probe(template, question, "a prompt with tools", add_generation_prompt=True)
+    return prompt, _without_open_tag(prompt)
+
+
+def _without_open_tag(text: str) -> str:
+    return _OPEN_TAG.sub("", text)
 
 
 def _with_text_arguments(call: dict[str, Any]) -> dict[str, Any]:

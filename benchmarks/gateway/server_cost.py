@@ -13,6 +13,7 @@ Beside them the machine's load: the aims hold for an idle machine.
 """
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -114,6 +115,7 @@ class RemoteAgents:
 
 async def agents() -> None:
     """Play episodes that are read from the standard input, all at once."""
+    gc.freeze()  # a pause of this process is not one of the gateway
     loop, draws = asyncio.get_running_loop(), random.Random(0)
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -158,8 +160,11 @@ async def measure(count: int) -> report.Row:
         for n in range(count)
     ]
     await episodes.run(requests[0], engine)  # builds the template with the tool
+    gc.freeze()  # as an agent-loop worker, once its parts are built
     player.delays_s.clear()
-    alone_s = await _cpu_time_s(lambda: asyncio.gather(*(_calls_alone(engine, request) for request in requests)))
+    draws = random.Random(0)
+    alone = [_calls_alone(engine, request, draws.uniform(0, 2 * _TURN_S)) for request in requests]
+    alone_s = await _cpu_time_s(lambda: asyncio.gather(*alone))
     before_bytes = process.memory_info().rss
     trajectories: list[Any] = []
 
@@ -184,7 +189,8 @@ async def measure(count: int) -> report.Row:
     }
 
 
-async def _calls_alone(engine: PacedEngine, request: EpisodeRequest) -> None:
+async def _calls_alone(engine: PacedEngine, request: EpisodeRequest, pause_s: float) -> None:
+    await asyncio.sleep(pause_s)
     for _ in range(_NUM_CALLS):
         params = SamplingParams(max_tokens=1)
         await engine.generate([], params, request_id=request.trajectory_id, deadline=Deadline.after(60))

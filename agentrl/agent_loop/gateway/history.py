@@ -77,7 +77,9 @@ def match(entries: Sequence[Entry], ends: Container[int], messages: Sequence[Mes
     `ends` are the numbers of entries at which a turn of the policy has just ended, and its tokens are known.
     """
     equal = 0
-    while equal < min(len(entries), len(messages)) and _is_equal(entries[equal], messages[equal], by_id=by_id):
+    for entry, message in zip(entries, messages, strict=False):
+        if not _is_equal(entry, message, by_id=by_id):
+            break
         equal += 1
     kept = next((n for n in range(equal, 0, -1) if n in ends and n < len(messages)), 0)
     reason = None
@@ -98,4 +100,4 @@ def comparable(message: Message) -> dict[str, Any]:
 def _is_equal(entry: Entry, message: Message, *, by_id: bool) -> bool:
     if isinstance(entry, IssuedTurn):
         return message["role"] == "assistant" and entry.echoed_by(message, by_id=by_id)
-    return comparable(entry) == comparable(message)
+    return entry == message or comparable(entry) == comparable(message)

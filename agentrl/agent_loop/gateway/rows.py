@@ -218,8 +218,11 @@ class DialogueRows:
             observation = await self._templates.off_loop(size, lambda: tokens.observation(messages, names=names))
         except Exception:  # noqa: BLE001 - a template is a program, and may raise any exception for messages that it does not expect
             return None
-        turn_end = [] if end.open_end is None else [end.open_end]
-        return row.builder.token_ids[: end.num_tokens] + turn_end + observation
+        ids = row.builder.token_ids[: end.num_tokens]
+        if end.open_end is not None:
+            ids.append(end.open_end)
+        ids += observation  # in place: a copy visits each token of the dialogue
+        return ids
 
     async def _exact(self, call: AgentCall, tokens: ChatTokens, alike: Sequence[Row], found: Match) -> Start:
         """Return the template's rendering, which continues a row only if it begins with the row's tokens."""

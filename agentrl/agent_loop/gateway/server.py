@@ -123,17 +123,19 @@ def _answering(
         key = request.headers.get("Idempotency-Key", "")
         digest = hashlib.blake2b(body, digest_size=16).hexdigest() + request.path + key
         is_retry = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
-        task = asyncio.create_task(session.answer(call, digest=digest, is_retry=is_retry))
+        answer = session.answer(call, digest=digest, is_retry=is_retry)
         try:
-            if call.stream:
+            if not call.stream:
+                return web.json_response(protocol.write(await answer))
+            task = asyncio.create_task(answer)
+            try:
                 return await _stream(request, protocol, call, task)
-            return web.json_response(protocol.write(await task))
+            finally:
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait({task})
         except (SealedError, RequestError) as error:
             return _refusal(protocol, error)
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
 
     return handle
 

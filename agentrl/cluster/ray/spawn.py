@@ -15,6 +15,8 @@ from agentrl.observability.logs import configure_worker_logging
 _WORKER_ENV = {
     # Engine, actor and judge take turns on the cores; OpenMP threads that spin would take them from each other.
     "OMP_WAIT_POLICY": "PASSIVE",
+    # An agent loop encodes one text at a time; a thread of its own for it costs more than it gains.
+    "TOKENIZERS_PARALLELISM": "false",
     # Progress bars of workers would break the run's own.
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     # By default Ray does not hide the GPUs from processes that asked for none.

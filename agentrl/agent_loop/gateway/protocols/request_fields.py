@@ -1,12 +1,13 @@
 """Checked fields of a request's JSON; a wrong one is refused with its path, such as `messages[2].content`."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.agent_loop.gateway.protocols.base import RequestError
 from agentrl.types import Message, ToolCall
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
@@ -38,9 +39,11 @@ class Fields:
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string; without a `default` it is required."""
         value = self._typed(name, str, "a string")
-        if value is None and default is None:
-            raise self.error(name, "is required")
-        return default or "" if value is None else value
+        if value is None:
+            if default is None:
+                raise self.error(name, "is required")
+            return default
+        return str(value)
 
     def role(self, *known: str) -> str:
         """Return the role of a message; OpenAI's `developer` is `system`."""
@@ -66,8 +69,9 @@ class Fields:
 
     def objects(self, name: str) -> Iterator["Fields"]:
         """Yield the objects of a list; absent: none."""
+        path = self.path(name)
         for index, value in enumerate(self._typed(name, list, "a list") or ()):
-            yield Fields(value, f"{self.path(name)}[{index}]")
+            yield Fields(value, f"{path}[{index}]")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings, which may also be one string; absent: none."""
@@ -91,15 +95,13 @@ class Fields:
 
     def refuse(self, harmless: Mapping[str, Sequence[Any]]) -> None:
         """Refuse fields that a trained policy cannot obey, keyed by name with the values that ask for nothing."""
-        for name, values in harmless.items():
-            if name in self and self.get(name) not in values:
-                raise self.error(
-                    name, f"{json.dumps(self.get(name))[:80]} is not supported by a policy in training; remove it"
-                )
+        for name, value in self._values.items():
+            if name in harmless and value is not None and value not in harmless[name]:
+                raise self.error(name, f"{json.dumps(value)[:80]} is not supported by a policy in training; remove it")
 
-    def present(self, names: Iterable[str]) -> tuple[str, ...]:
+    def present(self, names: Collection[str]) -> tuple[str, ...]:
         """Return those of `names` that were sent."""
-        return tuple(name for name in names if name in self)
+        return tuple(name for name, value in self._values.items() if name in names and value is not None)
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return a call's arguments, sent as an object or as the JSON text of one."""
@@ -167,7 +169,7 @@ def require_tool(name: str, tools: Sequence[Mapping[str, Any]], field: str) -> s
 
 def json_text(value: Mapping[str, Any]) -> str:
     """Return compact JSON, as APIs write the arguments of calls."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(value)
 
 
 def call_text(call: ToolCall) -> str:
