@@ -1,5 +1,6 @@
 """HTTP of the dashboard: its pages, its JSON, and the stream of what is new."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,17 @@ from starlette.staticfiles import StaticFiles
 
 from agentrl.dashboard.access import Guard
 from agentrl.dashboard.live import LiveRuns
-from agentrl.dashboard.queries import BadQueryError, Filter, step_files, step_summary, trajectory_page
+from agentrl.dashboard.queries import (
+    BadQueryError,
+    Filter,
+    group_places,
+    group_rewards,
+    step_files,
+    step_summary,
+    trajectory_page,
+    trajectory_place,
+)
+from agentrl.dashboard.records import conversation, group, tokens
 from agentrl.dashboard.runs import Run, read_result
 from agentrl.observability.json_lines import encode_line
 
@@ -55,6 +66,7 @@ class Dashboard:
             openapi_url=None,
         )
         app.add_exception_handler(BadQueryError, _bad_query)
+        app.add_exception_handler(ValueError, _bad_query)
         app.get("/")(self.page)
         app.get("/api/runs")(self.runs)
         app.get("/api/events")(self.events)
@@ -63,6 +75,9 @@ class Dashboard:
         app.get("/api/runs/{run}/steps")(self.steps)
         app.get("/api/runs/{run}/summary")(self.summary)
         app.get("/api/runs/{run}/trajectories")(self.trajectories)
+        app.get("/api/runs/{run}/trajectory")(self.trajectory)
+        app.get("/api/runs/{run}/tokens")(self.tokens)
+        app.get("/api/runs/{run}/group")(self.group)
         app.state.runs = self._runs
         app.mount("/static", StaticFiles(directory=_STATIC))
         return app
@@ -145,6 +160,32 @@ class Dashboard:
             lambda index: trajectory_page(index, where, sort=sort, descending=descending, cursor=cursor)
         )
         return JsonResponse(page)
+
+    async def trajectory(self, run: str, file: str, offset: int) -> JsonResponse:
+        """Return the conversation at a place, and the rewards of its group."""
+        opened = self._run(run)
+
+        def read(index: sqlite3.Connection) -> dict[str, Any]:
+            place = trajectory_place(index, file, offset)
+            return conversation(opened.path, place) | {"group": group_rewards(index, file, place["prompt_id"])}
+
+        return JsonResponse(await opened.query(read))
+
+    async def tokens(self, run: str, file: str, offset: int) -> JsonResponse:
+        """Return the tokens of the trajectory at a place."""
+        opened = self._run(run)
+        found = await opened.query_records(
+            lambda index, texts: tokens(opened.path, trajectory_place(index, file, offset), texts)
+        )
+        return JsonResponse(found)
+
+    async def group(self, run: str, file: str, prompt_id: str) -> JsonResponse:
+        """Return the trajectories of a group with their tokens."""
+        opened = self._run(run)
+        found = await opened.query_records(
+            lambda index, texts: group(opened.path, group_places(index, file, prompt_id), texts)
+        )
+        return JsonResponse(found)
 
     def _run(self, key: str) -> Run:
         run = self._runs.get(key)

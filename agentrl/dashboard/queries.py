@@ -177,6 +177,16 @@ def group_places(connection: sqlite3.Connection, file: str, prompt_id: str) -> l
     return [_row(row) for row in found]
 
 
+def group_rewards(connection: sqlite3.Connection, file: str, prompt_id: str) -> list[tuple[int, float | None]]:
+    """Return offset and reward of each trajectory of a group, in the order of their samples."""
+    found = connection.execute(
+        "SELECT offset, reward FROM trajectories JOIN files USING (file_id) WHERE files.name = ? AND prompt_id = ? "
+        "ORDER BY sample_index, offset",
+        (f"{file}.atr", prompt_id),
+    )
+    return [(row["offset"], row["reward"]) for row in found]
+
+
 def _row(row: sqlite3.Row) -> dict[str, Any]:
     values = {name: row[name] for name in row.keys() if name not in ("sort_value", "file_id")}  # noqa: SIM118
     values["file"] = values["file"].removesuffix(".atr")

@@ -18,6 +18,7 @@ import orjson
 import yaml
 
 from agentrl.dashboard.metric_table import MetricTable
+from agentrl.dashboard.records import TokenTexts
 from agentrl.errors import ConfigError
 from agentrl.trajectories.index import RunIndex
 
@@ -71,6 +72,7 @@ class Run:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"pages of {key}")
         self._indexes: dict[str, RunIndex] = {}
         self._first_update: asyncio.Task[None] | None = None
+        self._texts: tuple[TokenTexts | None] | None = None
 
     @property
     def num_steps(self) -> int | None:
@@ -109,6 +111,10 @@ class Run:
         """Return `function(*arguments)` of the thread that reads metrics."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
 
+    async def query_records(self, function: Callable[..., T]) -> T:
+        """Return `function(connection, texts)`; `texts` are those of the tokens, None without a tokenizer."""
+        return await self.query(lambda connection: function(connection, self._token_texts()))
+
     def close(self) -> None:
         """End the threads."""
         for thread in (self._indexer, self._reader):
@@ -122,6 +128,12 @@ class Run:
                 return file.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         except OSError:
             return []
+
+    def _token_texts(self) -> TokenTexts | None:
+        if self._texts is None:
+            model_path = (self.config().get("model") or {}).get("path")
+            self._texts = (TokenTexts.of_run(self.path, str(model_path)),)
+        return self._texts[0]
 
     def _index(self, user: str) -> RunIndex:
         if user not in self._indexes:

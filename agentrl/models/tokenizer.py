@@ -86,6 +86,31 @@ def text_decoder(model_path: str) -> Callable[[Sequence[int]], str]:
     return lambda token_ids: decode(list(token_ids), skip_special_tokens=False)
 
 
+def light_text_decoder(model_path: str) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:
+    """Return encoder and decoder of plain text, special tokens included, without transformers.
+
+    Raises:
+        ConfigError: the folder, or the cache of the hub, has no `tokenizer.json` that can be read.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from tokenizers import Tokenizer
+
+    file: object = Path(model_path, "tokenizer.json")
+    try:
+        if not Path(model_path).is_dir():
+            file = try_to_load_from_cache(model_path, "tokenizer.json")
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:
+        # The library raises plain exceptions for any damage.
+        raise ConfigError(
+            f"model.path: no `tokenizer.json` of `{model_path}` can be read: {error}; fetch it"
+        ) from error
+    return (
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda token_ids: tokenizer.decode(list(token_ids), skip_special_tokens=False),
+    )
+
+
 def tokenizer_class(model_path: str) -> str | None:
     """Return the class path of a model folder's tokenizer; None without torch, or for a class outside transformers."""
     if "torch" not in sys.modules:

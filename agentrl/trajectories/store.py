@@ -129,6 +129,19 @@ def read_trajectory(path: Path, offset: int) -> Trajectory:
     raise ValueError(f"{path}: no trajectory at byte {offset}")
 
 
+def read_prompt(path: Path, offset: int) -> Prompt:
+    """Return the prompt at byte `offset` of a file.
+
+    Raises:
+        ValueError: no whole prompt begins there.
+    """
+    for frame in read_frames(path, start=offset):
+        if frame.kind is FrameKind.PROMPT:
+            return decode_prompt(_text_of(frame.parts()[1]))
+        break
+    raise ValueError(f"{path}: no prompt at byte {offset}")
+
+
 def write_saved_group(path: Path, trajectories: Iterable[Trajectory]) -> str:
     """Write trajectories into a new file of a checkpoint, and return its digest."""
     path.unlink(missing_ok=True)

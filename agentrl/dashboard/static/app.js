@@ -5,9 +5,13 @@ import { get, follow } from "./server.js";
 import { redrawAll } from "./charts.js";
 import { openHelp } from "./help.js";
 import * as overview from "./views/overview.js";
+import * as step from "./views/step.js";
+import * as trajectory from "./views/trajectory.js";
+import * as group from "./views/group.js";
+import { statusPill } from "./status.js";
 
-const VIEWS = { overview };
-const TABS = [["overview", "Overview"]];
+const VIEWS = { overview, step, trajectory, group };
+const TABS = [["overview", "Overview"], ["step", "Steps"]];
 const bar = document.getElementById("bar");
 const root = document.getElementById("view");
 
@@ -57,17 +61,6 @@ function go(...parts) {
 
 function stateOf(run) {
   return states.find((state) => state.key === run);
-}
-
-const STATUS = {
-  running: ["good.live", "running", "a process holds the lock of its folder"],
-  finished: ["accent", "finished", "result.json is there"],
-  stopped: ["bad", "stopped", "no process holds its folder and there is no result: it crashed or was interrupted"],
-};
-
-export function statusPill(state) {
-  const [kind, text, title] = STATUS[state.status];
-  return h(`span.pill.${kind}`, { title }, h("span.dot"), text);
 }
 
 function drawBar() {

@@ -34,6 +34,7 @@ export function count(value) {
 /** 0.5 ms · 12 ms · 1.50 s · 2 min 05 s · 3 h 10 min */
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
+  if (Math.abs(value) < 5e-5) return "0 s";
   if (value < 0.0095) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (value < 100) return `${value.toFixed(2)} s`;
