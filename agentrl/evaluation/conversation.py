@@ -36,7 +36,9 @@ class Conversation:
     num_response_tokens: int
     reference: str
     """Reference answer; empty if there is none."""
+    prompt: list[Message]
     messages: list[Message]
+    """Texts of the policy, and the answers to them."""
 
 
 def examples_of(record: EvaluationRecord, selection: SelectionSection, *, num_each: int = 3) -> list[Conversation]:
@@ -89,7 +91,8 @@ def _conversation(prompt: Prompt, trajectory: Trajectory, *, is_right: bool) -> 
         termination=trajectory.termination,
         num_response_tokens=trajectory.num_response_tokens,
         reference="" if prompt.answer is None else _shortened(str(prompt.answer)),
-        messages=[*_prompt_messages(prompt), *_turn_messages(trajectory)],
+        prompt=[*_prompt_messages(prompt)],
+        messages=[*_turn_messages(trajectory)],
     )
 
 

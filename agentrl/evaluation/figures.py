@@ -50,9 +50,9 @@ def number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-def interval(value: Estimate) -> str:
-    """Return the interval of an estimate for a table; a dash for fewer than two prompts."""
-    return "-" if math.isnan(value.low) else f"{value.low:.3f} to {value.high:.3f}"
+def interval(value: Estimate, *, sign: str = "") -> str:
+    """Return the interval of an estimate for a table; a dash for fewer than two prompts. `sign="+"` shows every sign."""
+    return "-" if math.isnan(value.low) else f"{value.low:{sign}.3f} to {value.high:{sign}.3f}"
 
 
 def figures_of(

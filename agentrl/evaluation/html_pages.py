@@ -6,14 +6,42 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from agentrl.checkpoints.store import write_whole
+from agentrl.evaluation.comparison import (
+    COMPARISON_METHOD,
+    Comparison,
+    conversations_of,
+    describe_test,
+    result_rows,
+)
 from agentrl.evaluation.figures import interval, number
-from agentrl.evaluation.report import METHOD, Report
+from agentrl.evaluation.report import METHOD, Report, Table
+
+_NUM_PAIRS = 8
+"""Prompts with conversations on the page of a comparison."""
 
 
 def write_report_page(file: Path, report: Report) -> None:
     """Write an evaluation's report."""
     is_share = all(0 <= value.mean <= 1 for figures in report.figures for _, value in figures.rows())
     _write_page(file, "report.html", title=report.title, report=report, is_share=is_share, method=METHOD)
+
+
+def write_comparison_page(file: Path, comparison: Comparison) -> None:
+    """Write the comparison of two evaluations, with conversations of the prompts that differ most."""
+    first, second = comparison.sides
+    pairs = conversations_of(comparison, num_prompts=_NUM_PAIRS)
+    _write_page(
+        file,
+        "comparison.html",
+        title=f"{second.folder.name} compared with {first.folder.name}",
+        comparison=comparison,
+        verdict=describe_test(comparison),
+        method=COMPARISON_METHOD,
+        result=Table(columns=("mean outcome", "value", "95 % interval"), rows=result_rows(comparison)),
+        sides=[(letter, f"{side.folder} ({side.model})") for letter, side in zip("AB", comparison.sides, strict=True)],
+        changes=Table(columns=("key", "A", "B"), rows=[*comparison.changes], num_texts=2),
+        pairs=[*zip(comparison.prompts, pairs, strict=False)],
+    )
 
 
 def _write_page(file: Path, template: str, **content: Any) -> None:

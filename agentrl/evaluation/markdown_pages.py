@@ -29,7 +29,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from ("", "## By data set and category")
         yield from _table(report.subsets)
     yield from ("", "## What was evaluated")
-    yield from _table(Table(columns=("", ""), rows=list(report.facts), last_is_text=True))
+    yield from _table(Table(columns=("", ""), rows=list(report.facts), num_texts=1))
     yield from ("", "## How episodes ended")
     yield from _table(report.endings)
     for line in report.failures:
@@ -47,7 +47,7 @@ def _conversation(talk: Conversation) -> Iterator[str]:
     verdict = "Right" if talk.is_right else "Wrong"
     yield from ("", f"### {verdict}: {_escaped(talk.trajectory_id)}")
     yield from ("", f"Reward {talk.reward:g}, ended by {talk.termination}, {talk.num_response_tokens} tokens.")
-    for message in talk.messages:
+    for message in [*talk.prompt, *talk.messages]:
         yield from ("", f"{_escaped(message.title)}:", "")
         yield from _fenced(message.text)
     if talk.reference:
@@ -62,10 +62,10 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    last = len(table.columns) - 1
+    first_of_words = len(table.columns) - table.num_texts
     yield ""
     yield f"| {' | '.join(table.columns)} |"
-    is_text = [index == 0 or (index == last and table.last_is_text) for index in range(last + 1)]
+    is_text = [index == 0 or index >= first_of_words for index in range(len(table.columns))]
     yield f"|{'|'.join('---' if text else '---:' for text in is_text)}|"
     for row in table.rows:
         yield f"| {' | '.join(_escaped(cell) for cell in row)} |"

@@ -37,12 +37,12 @@ _LOST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts; columns after the first are aligned to the right, but for a last one of words."""
+    """A table of texts; columns after the first are aligned to the right, but for last ones of words."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    last_is_text: bool = False
-    """True if the last column is aligned to the left."""
+    num_texts: int = 0
+    """Number of last columns that hold words, aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def _endings(summaries: Sequence[TrajectorySummary]) -> Table:
     retries = sum(summary.num_retries for summary in summaries)
     if retries:
         rows.append(("fresh episodes after a failure", f"{retries:,}", "", "failures below"))
-    return Table(columns=("ended by", "trajectories", "share", "meaning"), rows=rows, last_is_text=True)
+    return Table(columns=("ended by", "trajectories", "share", "meaning"), rows=rows, num_texts=1)
 
 
 def _lengths(scored: Sequence[TrajectorySummary]) -> Table:
@@ -209,7 +209,7 @@ def _tools(scored: Iterable[TrajectorySummary]) -> Table:
         )
         for name, count in calls.most_common()
     ]
-    return Table(columns=("tool", "calls", "failed", "share", "most common failure"), rows=rows, last_is_text=True)
+    return Table(columns=("tool", "calls", "failed", "share", "most common failure"), rows=rows, num_texts=1)
 
 
 def _times(scored: Sequence[TrajectorySummary], result: Mapping[str, Any]) -> Table:

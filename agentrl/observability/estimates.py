@@ -18,6 +18,8 @@ _MAX_FLOAT_SAMPLES = 1000
 """Number of samples up to which every binomial coefficient is a finite float."""
 _MAX_EXACT_WORK = 10**9
 """Additions of the exact paired test, about a second."""
+_MAX_ENUMERATED = 16
+"""Number of differences of which all signs are tried."""
 _NUM_RANDOM_SIGNS = 100_000
 _RELATIVE_ERROR = 1e-9
 
@@ -181,13 +183,15 @@ def student_quantile(degrees: int) -> float:
 def paired_test(differences: Sequence[float], *, unit: float | None = None) -> PairedTest:
     """Test the hypothesis that the sign of every difference is random, two-sided, by their sum (Fisher, 1935).
 
-    With differences of -1, 0 and 1 it is the sign test, and McNemar's exact one. The distribution is exact where all
-    differences are multiples of `unit`; else 100,000 random signs with a fixed seed stand for it, the observed ones
-    included (Phipson and Smyth, 2010).
+    With differences of -1, 0 and 1 it is the sign test, and McNemar's exact one. The distribution is exact for up to 16
+    differences, and where all are multiples of `unit`; else 100,000 random signs with a fixed seed stand for it, the
+    observed ones included (Phipson and Smyth, 2010).
     """
     observed = [difference for difference in differences if difference != 0]
     if not observed:
         return PairedTest(p_value=1.0, is_exact=True)
+    if len(observed) <= _MAX_ENUMERATED:
+        return PairedTest(p_value=_enumerated_p_value(observed), is_exact=True)
     if unit is not None:
         steps = [round(difference / unit) for difference in observed]
         is_whole = all(
@@ -197,6 +201,14 @@ def paired_test(differences: Sequence[float], *, unit: float | None = None) -> P
         if is_whole and len(steps) * sum(map(abs, steps)) <= _MAX_EXACT_WORK:
             return PairedTest(p_value=_exact_p_value(steps), is_exact=True)
     return PairedTest(p_value=_sampled_p_value(observed), is_exact=False)
+
+
+def _enumerated_p_value(differences: Sequence[float]) -> float:
+    sums = numpy.zeros(1)
+    for difference in differences:
+        sums = numpy.concatenate([sums - difference, sums + difference])
+    limit = abs(math.fsum(differences)) * (1.0 - _RELATIVE_ERROR)
+    return float((numpy.abs(sums) >= limit).mean())
 
 
 def _exact_p_value(steps: Sequence[int]) -> float:

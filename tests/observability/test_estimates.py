@@ -148,11 +148,15 @@ def test_with_one_sample_it_is_the_sign_test():
 
 def test_other_rewards_are_tested_by_random_signs_with_the_same_result_every_time():
     differences = [0.313, -0.2, 0.77, 0.11, 0.5, -0.04, 0.9, 0.3]
-    result = paired_test(differences)
+    assert paired_test(differences).is_exact
+    assert paired_test(differences).p_value == pytest.approx(p_value_by_signs(differences))
+    many = [0.25 + 0.01 * math.sin(n) for n in range(14)] + [-0.25 + 0.01 * math.cos(n) for n in range(6)]
+    result = paired_test(many, unit=0.25)
     assert not result.is_exact
-    assert result.p_value == pytest.approx(p_value_by_signs(differences), abs=0.004)
-    assert paired_test(differences) == result
-    assert paired_test(differences, unit=0.25).is_exact is False
+    assert paired_test(many) == result
+    assert result.p_value == pytest.approx(
+        paired_test([math.copysign(0.25, d) for d in many], unit=0.25).p_value, abs=0.06
+    )
 
 
 def test_thousands_of_prompts_are_tested_exactly_and_no_difference_is_no_evidence():
