@@ -72,7 +72,7 @@ class Comparison:
     changes: list[tuple[str, str, str]]
     """Key, first and second value of every key that differs."""
     means: tuple[Estimate, Estimate]
-    """Of the prompts' mean outcomes, over the prompts that both have scored."""
+    """Means of the prompts' mean outcomes, over the prompts that both have scored."""
     difference: Estimate
     test: PairedTest
     prompts: list[PromptDifference]
