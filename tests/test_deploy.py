@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from code_judge_server.settings import Settings
+from deploy import make_grafana
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
-FILES = sorted(DEPLOY.iterdir())
+FILES = sorted(file for file in DEPLOY.iterdir() if file.is_file())
 
 
 def manifests() -> dict[str, dict[str, Any]]:
@@ -65,3 +66,7 @@ def test_the_seccomp_profile_permits_what_isolates_programs() -> None:
     assert denied & {"bpf", "init_module", "kexec_load"}
     needed = {"clone", "clone3", "mount", "pivot_root", "seccomp", "sethostname", "setns", "umount2", "unshare"}
     assert not denied & (needed | {"landlock_restrict_self", "memfd_create", "pidfd_open"})
+
+
+def test_the_dashboard_for_grafana_is_what_its_script_writes() -> None:
+    assert make_grafana.FILE.read_text() == make_grafana.text(), "run `python deploy/make_grafana.py`"

@@ -21,6 +21,8 @@ from agentrl.errors import NO_ROOM
 
 ONLY_IN_FILE = {"only_in_file": True}
 """`extra` of a record that is too long for the terminal, such as another process's traceback."""
+SINK_THREADS = "sink-"
+"""Prefix of the names of threads in which trackers' libraries run; what those log themselves is only in the file."""
 _RECORD_MARK = "agentrl-record "
 _OWN_LOGGERS = ("agentrl", "code_judge_server")
 _HANDLER_PREFIX = "agentrl."
@@ -126,8 +128,12 @@ def _console_handler(console: Console) -> logging.Handler:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(logging.Formatter(_PLAIN_FORMAT, datefmt="%H:%M:%S"))
     handler.set_name(f"{_HANDLER_PREFIX}console")
-    handler.addFilter(lambda record: not hasattr(record, "only_in_file"))
+    handler.addFilter(lambda record: not hasattr(record, "only_in_file") and not _is_of_tracker(record))
     return handler
+
+
+def _is_of_tracker(record: logging.LogRecord) -> bool:
+    return (record.threadName or "").startswith(SINK_THREADS) and not is_own(record)
 
 
 class _FileHandler(logging.FileHandler):

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from agentrl.cluster.ray.lost_ray import wait_until_lost
 from agentrl.errors import AgentRLError, ConfigError, ToolError
 from agentrl.observability.logs import ONLY_IN_FILE
+from agentrl.observability.sinks.sink_thread import sink_hangs
 from agentrl.run.stop_request import SIGNALS, SignalledError, StopRequest
 from agentrl.runners import exit_on_interrupt
 
@@ -64,6 +65,13 @@ def exit_without_threads(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def exit_process(status: int) -> NoReturn:
+    """End this process; if a tracker hangs, without the exit handler by which its library would wait for it."""
+    if sink_hangs():
+        exit_without_threads(status)
+    sys.exit(status)
 
 
 def run_blocking(command: Callable[[StopRequest], None], *, when_stopped: str = _RESUMES) -> int:

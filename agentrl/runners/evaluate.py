@@ -7,7 +7,6 @@ as in training, without an actor: the engine is the embedded one or vLLM on the 
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +25,7 @@ from agentrl.evaluation.rollout import roll_out_missing
 from agentrl.observability.reports.failure import describe_failures
 from agentrl.run.plan import EvaluationPlan, EvaluationRun, evaluating, prepare_evaluation
 from agentrl.run.training_step import measured
-from agentrl.runners.command_line import make_parser, run_command
+from agentrl.runners.command_line import exit_process, make_parser, run_command
 from agentrl.trajectories.examples import describe_examples
 from agentrl.types import Termination, TrajectorySummary
 
@@ -156,4 +155,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -19,7 +19,7 @@ from agentrl.run.recovery import surviving_early_deaths, surviving_model_deaths
 from agentrl.run.stage_plans import plan_stage, stages_left
 from agentrl.run.training_step import collect_batch, explain_time, finish, restore, rolling_out, save, validate
 from agentrl.runners.check import CheckLevel, check
-from agentrl.runners.command_line import exit_without_threads, make_parser, run_command
+from agentrl.runners.command_line import exit_process, exit_without_threads, make_parser, run_command
 
 
 async def train(loaded: LoadedConfig) -> None:
@@ -102,4 +102,4 @@ if __name__ == "__main__":
     status = main()
     if any(word.startswith("--check") for word in sys.argv[1:]):
         exit_without_threads(status)
-    sys.exit(status)
+    exit_process(status)

@@ -8,7 +8,6 @@ the weights that it would have had otherwise.
 """
 
 import os
-import sys
 import time
 
 from agentrl.config.schema.sft import SftConfig
@@ -16,7 +15,7 @@ from agentrl.config.sft_load import load_sft_config
 from agentrl.run.sft.check import check
 from agentrl.run.sft.run import SftRun, prepare, running
 from agentrl.run.stop_request import StopRequest
-from agentrl.runners.command_line import make_parser, run_blocking
+from agentrl.runners.command_line import exit_process, make_parser, run_blocking
 
 
 def train(config: SftConfig, stop: StopRequest) -> None:
@@ -78,4 +77,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -1,5 +1,6 @@
 import io
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_other_packages_are_heard_from_warning_on(tmp_path: Path) -> None:
     logging.getLogger("some_package").warning("trouble")
     assert "chatter" not in written_to(console)
     assert "trouble" in written_to(console)
+
+
+def test_what_a_trackers_library_logs_is_only_in_the_file(tmp_path: Path) -> None:
+    console = piped_console()
+    configure_logging(tmp_path, console=console)
+    loggers = [logging.getLogger(name) for name in ("urllib3", "agentrl")]
+    thread = threading.Thread(
+        target=lambda: [logger.warning("by %s", logger.name) for logger in loggers], name="sink-x"
+    )
+    thread.start()
+    thread.join()
+    assert "by urllib3" not in written_to(console)
+    assert "by agentrl" in written_to(console)
+    assert "by urllib3" in (tmp_path / "run.log").read_text()
 
 
 def test_long_lines_are_not_wrapped_where_the_output_is_no_terminal(tmp_path: Path) -> None:

@@ -109,3 +109,10 @@ def test_a_signalled_command_ends_without_its_ray_only_while_it_closes(case: str
     )
     assert done.returncode == 128 + signal.SIGTERM + (case == "it ends"), done.stderr
     assert done.stderr.count("stopped by SIGTERM; ") == 1
+
+
+def test_a_tracker_that_hangs_does_not_keep_the_process_from_its_end():
+    """Libraries wait for their servers in exit handlers."""
+    command = [sys.executable, "-m", "tests.runners.exit_with_hanging_sink"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (3, "lost 1\n"), ended.stderr

@@ -1,6 +1,7 @@
 """The main job end to end: the real command, judge, Ray, engine, actor and policy, only fewer prompts."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from agentrl.observability.metrics_file import MetricsRow
 from agentrl.runners import rstar2
 from agentrl.runners.export import export
 from agentrl.trajectories.store import read_prompts, read_trajectories
+from deploy import make_grafana
 from tests.processes import children_since
 from tests.runners.run_process import SMALL, finish_run, metrics
 
@@ -35,6 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "actor.num_workers=2",
         "rollout.max_concurrent_trajectories=32",
         "cluster.colocated=true",
+        "observability.prometheus_port=0",
     )
     return run_dir, output
 
@@ -69,6 +72,15 @@ def test_the_most_memory_of_actor_and_engines_is_reported_for_each_phase(finishe
         for who in ("actor", "engine"):
             for phase in ("rollout", "update", "weight_sync"):
                 assert number(row, f"memory/{who}_{phase}_bytes_max") > 2**20
+
+
+def test_the_panels_for_grafana_show_metrics_that_a_run_has(finished: tuple[Path, str]):
+    shown = {metric for panel in make_grafana.PANELS for metric in panel.metrics}
+    assert shown - set(metrics(finished[0])[-1]) == set()
+
+
+def test_a_run_says_where_prometheus_finds_its_metrics(finished: tuple[Path, str]):
+    assert re.search(r"metrics for Prometheus: http://127\.0\.0\.1:\d+/metrics", finished[1])
 
 
 def test_every_trajectory_is_recorded_with_its_prompt(finished: tuple[Path, str]):

@@ -86,9 +86,9 @@ class Sinks:
         lost = {name: thread.num_lost for name, thread in self._threads.items()}
         return {f"sinks/{name}_rows_lost": float(count) for name, count in lost.items() if count}
 
-    def close(self) -> None:
-        """Send what is left, as far as that is possible in `CLOSE_S`."""
-        due_at = time.monotonic() + CLOSE_S
+    def close(self, *, within_s: float = CLOSE_S) -> None:
+        """Send what is left, as far as that is possible in `within_s`, for all sinks together."""
+        due_at = time.monotonic() + within_s
         for thread in self._threads.values():
             thread.end()
         for thread in self._threads.values():

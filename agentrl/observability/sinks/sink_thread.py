@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from agentrl.observability.logs import SINK_THREADS
 from agentrl.observability.sinks.base import Sink
 from agentrl.user_code import contained, described
 
@@ -32,7 +33,7 @@ class SinkThread:
         self._num_refused = self._num_accepted = 0  # counted by the caller's thread
         self._num_failed = self._num_handled = 0  # by the sink's
         self._num_given_up = 0
-        self._thread = threading.Thread(target=self._run, name=f"sink-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{SINK_THREADS}{name}", daemon=True)
 
     @property
     def num_lost(self) -> int:
@@ -101,3 +102,8 @@ class SinkThread:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("sink %s: %s; the run goes on, and `metrics.jsonl` has every step", self._name, reason)
+
+
+def sink_hangs() -> bool:
+    """Return whether a sink of a run that has ended did not come to its end."""
+    return any(thread.name.startswith(SINK_THREADS) for thread in threading.enumerate())
