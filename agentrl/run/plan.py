@@ -36,6 +36,7 @@ from agentrl.data.prompts import PromptDataset
 from agentrl.environments.loader import check_environment
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import ToolContext
+from agentrl.observability.advice.advisor import Advisor
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -155,6 +156,7 @@ class Run(EvaluationRun):
     learner: Learner
     weight_sync: WeightSync
     checkpoints: CheckpointKeeper
+    advisor: Advisor
 
 
 def prepare(loaded: LoadedConfig) -> Plan:
@@ -305,6 +307,9 @@ async def running(plan: Plan) -> AsyncIterator[Run]:
                 engines=cluster.engines,
                 weight_sync=cluster.weight_sync,
                 checkpoints=keeper,
+                advisor=Advisor(
+                    num_ahead=plan.config.rollout.max_staleness, has_agent=plan.config.agent_loop.agent.is_set
+                ),
                 metrics=run.metrics,
                 progress=run.progress,
             )

@@ -19,7 +19,7 @@ from agentrl.observability.reports.reward import reward_warnings
 from agentrl.observability.reports.reward_curve import draw_reward_curve
 from agentrl.observability.reports.tools import describe_failing_tools
 from agentrl.observability.rollout_metrics import summarise, validation_metrics
-from agentrl.observability.step_time import StepTime, describe_step, split_metrics
+from agentrl.observability.step_time import StepTime, split_metrics
 from agentrl.run.plan import EvaluationRun, Run
 from agentrl.types import Group, TrajectorySummary
 
@@ -131,10 +131,11 @@ def _nothing_to_learn(run: Run, step: int, reasons: Sequence[str]) -> RolloutErr
     )
 
 
-def explain_time(run: Run, step: int, batch: Batch, spent: StepTime) -> None:
-    """Log in one line what limited a step's duration, and how to shorten it; rollouts may overlap with updates."""
-    overlaps, has_agent = run.config.rollout.max_staleness > 0, run.config.agent_loop.agent.is_set
-    logger.info("%s", describe_step(step, batch.summaries, spent, overlaps=overlaps, has_agent=has_agent))
+def advise(run: Run, batch: Batch, spent: StepTime, *, validation_s: float, checkpoint_s: float) -> None:
+    """Log how to shorten the steps, if that changed with this one."""
+    advice = run.advisor.add(batch.summaries, spent, validation_s=validation_s, checkpoint_s=checkpoint_s)
+    if advice is not None:
+        logger.info("%s", advice)
 
 
 async def validate(run: Run, *, step: int) -> dict[str, float]:
@@ -236,6 +237,8 @@ async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
 async def finish(run: Run, state: RunState) -> None:
     """End the stage; after the last one export the policy, draw the curve, and mark the run as finished."""
     await run.checkpoints.settle()
+    if (advice := run.advisor.conclusion()) is not None:
+        logger.info("%s", advice)
     if run.plan.stage.index + 1 < len(run.plan.stages):
         return
     run.progress.start_phase("export")

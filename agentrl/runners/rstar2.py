@@ -17,7 +17,7 @@ from agentrl.observability.step_time import StepTime
 from agentrl.run.plan import Run, prepare, running
 from agentrl.run.recovery import surviving_early_deaths, surviving_model_deaths
 from agentrl.run.stage_plans import plan_stage, stages_left
-from agentrl.run.training_step import collect_batch, explain_time, finish, restore, rolling_out, save, validate
+from agentrl.run.training_step import advise, collect_batch, finish, restore, rolling_out, save, validate
 from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import exit_process, exit_without_threads, make_parser, run_command
 
@@ -63,12 +63,14 @@ async def train_step(run: Run, rollouts: RolloutStream, state: RunState) -> RunS
     synced = time.monotonic()
     time_spent = StepTime(rollout_s=rolled_out - started, update_s=updated - rolled_out, weight_sync_s=synced - updated)
     validation = await validate(run, step=state.step)
+    validated = time.monotonic()
     state = replace(state, accuracy=validation.get("validation/accuracy"))
     times = time_spent.metrics() | run.checkpoints.metrics() | run.weight_sync.metrics()
     lost = run.nodes.metrics() | await run.extra_roles.metrics()
     run.metrics.log(state.step, batch.metrics | actor_metrics | times | lost | validation)
-    explain_time(run, state.step, batch, time_spent)
+    logged = time.monotonic()
     await save(run, rollouts, state)
+    advise(run, batch, time_spent, validation_s=validated - synced, checkpoint_s=time.monotonic() - logged)
     run.progress.finish_step()
     return state
 

@@ -7,7 +7,6 @@ import pytest
 from agentrl.agent_loop.trajectory_builder import TimeLaps
 from agentrl.config.load import load_run_config
 from agentrl.config.validation.relations import Purpose
-from agentrl.observability.step_time import StepTime, num_places, place_shares
 from agentrl.runners.simulate import Simulation, simulate
 from agentrl.simulation.virtual_time import run_in_virtual_time
 from agentrl.timing import TIME_PARTS, TimeSplit
@@ -48,14 +47,6 @@ def test_every_wait_is_found_where_it_was_made(simulation: Simulation):
         assert any(getattr(summary.times, part) > 0.5 for summary in simulation.summaries), part
     for summary in simulation.summaries:  # these take no virtual time
         assert summary.times.tokenise_s + summary.times.dispatch_s + summary.times.retry_s < 1e-6
-
-
-def test_places_and_shares_are_those_of_the_simulation(simulation: Simulation):
-    assert num_places(simulation.summaries) == 2 * 12
-    step = StepTime(rollout_s=simulation.makespan_s, update_s=0.0, weight_sync_s=0.0)
-    shares = place_shares(simulation.summaries, step, overlaps=False)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert min(shares.values()) > -1e-9
 
 
 def test_a_wait_that_somebody_claims_is_never_longer_than_the_lap():

@@ -16,11 +16,12 @@ from agentrl.config.load import load_run_config
 from agentrl.data.pass_rates import PassRates
 from agentrl.data.prompts import PromptDataset
 from agentrl.errors import ConfigError, RolloutError
+from agentrl.observability.advice.advisor import Advisor
 from agentrl.observability.step_time import StepTime
 from agentrl.run.directory import RunDirectory
 from agentrl.run.plan import Plan, Run
 from agentrl.run.stages import stages_of
-from agentrl.run.training_step import Batch, collect_batch, explain_time, restore, rolling_out
+from agentrl.run.training_step import Batch, advise, collect_batch, restore, rolling_out
 from agentrl.timing import TimeSplit
 from agentrl.types import (
     Failure,
@@ -132,7 +133,7 @@ def make_run(tmp_path: Path, rollouts: ScriptedRollouts, *overrides: str) -> Run
         pass_rates=PassRates(),
     )
     unused: Any = None
-    parts: Any = {"rollouts": rollouts, "progress": SilentProgress()}
+    parts: Any = {"rollouts": rollouts, "progress": SilentProgress(), "advisor": Advisor(num_ahead=0)}
     parts |= dict.fromkeys(
         ("nodes", "extra_roles", "engines", "learner", "weight_sync", "checkpoints", "metrics"), unused
     )
@@ -288,19 +289,17 @@ async def test_what_failed_in_a_step_is_in_its_metrics_and_one_warning(
     assert warning.endswith("-0: judge: no verdict")
 
 
-async def test_where_the_time_of_a_step_went_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_advice_is_logged_when_it_changes_and_not_at_every_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = make_run(tmp_path, ScriptedRollouts(lambda count, prompt_id: True))
     batch = await collect(run, RunState())
     assert batch.metrics["time/trajectory_generate_s_mean"] == 0.0
     played = [replace(summary, times=TimeSplit(generate_s=1.0), finished_at=1.0) for summary in batch.summaries]
+    spent = StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5)
     with caplog.at_level("INFO"):
-        explain_time(
-            run,
-            1,
-            replace(batch, summaries=played),
-            StepTime(rollout_s=1.0, update_s=3.0, weight_sync_s=0.5),
-        )
-    assert "the update is the bottleneck" in caplog.text
+        for _ in range(20):
+            advise(run, replace(batch, summaries=played), spent, validation_s=0.0, checkpoint_s=0.0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "18.0 s (67%) without update; raise `actor.num_workers`" in line
 
 
 async def test_a_run_that_rolls_out_ahead_replaces_dropped_groups_as_well(tmp_path: Path):
