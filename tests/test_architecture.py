@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
     {"simulation"},
     {"environments"},
     {"tools"},
+    {"detectors"},
     {"rewards"},
     {"engine"},
     {"training"},
