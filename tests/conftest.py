@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -12,15 +13,22 @@ from pathlib import Path
 
 import pytest
 
+CHROMIUM = shutil.which("chromium")
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs vLLM where it is not installed; `CI=true` promises that it is, so there it fails."""
-    if item.get_closest_marker("vllm") is None or importlib.util.find_spec("vllm") is not None:
-        return
-    reason = "vLLM is not installed: `make vllm` does that, and says why where it cannot"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+    """Skip what needs vLLM or a browser where it is not installed; `CI=true` promises that it is, so there it fails."""
+    missing = {
+        "vllm": importlib.util.find_spec("vllm") is None and "vLLM",
+        "browser": (importlib.util.find_spec("playwright") is None and "Playwright") or (not CHROMIUM and "Chromium"),
+    }
+    for marker, name in missing.items():
+        if item.get_closest_marker(marker) is None or not name:
+            continue
+        reason = f"{name} is not installed: `make {marker}` does that, and says why where it cannot"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""Effect of the marker `vllm` where vLLM is not installed."""
+"""Effect of the markers `vllm` and `browser` where what they need is not installed."""
 
 import os
 import subprocess
@@ -10,14 +10,17 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [("", "1 passed, 1 skipped"), ("true", "1 passed, 1 error")])
-def test_without_vllm_its_tests_are_skipped_but_fail_where_ci_is_true(tmp_path: Path, ci: str, outcome: str) -> None:
+@pytest.mark.parametrize(("ci", "outcome"), [("", "1 passed, 2 skipped"), ("true", "1 passed, 2 errors")])
+def test_tests_of_what_is_not_installed_are_skipped_but_fail_where_ci_is_true(
+    tmp_path: Path, ci: str, outcome: str
+) -> None:
     (tmp_path / "conftest.py").write_text(
-        "import sys\nsys.modules['vllm'] = None  # as if it were not installed\n"
+        "import sys\nsys.modules['vllm'] = sys.modules['playwright'] = None  # as if they were not installed\n"
         "from tests.conftest import pytest_runtest_setup\n"
     )
     (tmp_path / "test_marked.py").write_text(
-        "import pytest\n\n@pytest.mark.vllm\ndef test_marked(): pass\n\ndef test_plain(): pass\n"
+        "import pytest\n\n@pytest.mark.vllm\ndef test_vllm(): pass\n\n@pytest.mark.browser\ndef test_browser(): pass\n\n"
+        "def test_plain(): pass\n"
     )
     environment = os.environ | {"CI": ci, "PYTHONPATH": str(ROOT)}
     command = [
@@ -33,4 +36,5 @@ def test_without_vllm_its_tests_are_skipped_but_fail_where_ci_is_true(tmp_path: 
     run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert outcome in run.stdout
     assert "make vllm" in run.stdout
+    assert "make browser" in run.stdout
     assert (run.returncode != 0) is bool(ci)

@@ -19,7 +19,20 @@ from agentrl.errors import ConfigError
 
 _DEFAULT_PORT = 8600
 _CLOSE_S = 1
-"""Time that open requests get at the end; streams would go on for ever."""
+"""Time that open requests get at the end."""
+
+
+class _Server(uvicorn.Server):
+    """Server that ends the streams of its pages before it waits for open requests."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then the server."""
+        await self._dashboard.live.close()
+        await super().shutdown(sockets)
 
 
 def main() -> int:
@@ -38,10 +51,12 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     token = None if is_loopback(arguments.host) else secrets.token_urlsafe(24)
-    app = Dashboard(runs).build(token=token)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_CLOSE_S)
+    dashboard = Dashboard(runs)
+    config = uvicorn.Config(
+        dashboard.build(token=token), log_level="warning", access_log=False, timeout_graceful_shutdown=_CLOSE_S
+    )
     print(f"dashboard: {_address(listener, token)}", flush=True)
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, dashboard).run(sockets=[listener])
     return 0
 
 
@@ -51,6 +66,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--host {host} --port {port}: {error}. Name another port, or 0 for any free one") from error
     return listener

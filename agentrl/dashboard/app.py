@@ -18,6 +18,7 @@ from agentrl.dashboard.live import LiveRuns
 from agentrl.dashboard.queries import (
     BadQueryError,
     Filter,
+    failure_clusters,
     group_places,
     group_rewards,
     step_files,
@@ -27,9 +28,11 @@ from agentrl.dashboard.queries import (
 )
 from agentrl.dashboard.records import conversation, group, tokens
 from agentrl.dashboard.runs import Run, read_result
+from agentrl.dashboard.scans import Scans
 from agentrl.observability.json_lines import encode_line
 
 _STATIC = Path(__file__).parent / "static"
+_JSON_LINES = "application/x-ndjson"
 _MAX_NAMES = 400
 """Metrics that a request may name."""
 
@@ -51,7 +54,8 @@ class Dashboard:
 
     def __init__(self, runs: dict[str, Run]) -> None:
         self._runs = runs
-        self._live = LiveRuns(runs)
+        self.live = LiveRuns(runs)
+        self._scans = Scans()
 
     def build(self, *, token: str | None) -> FastAPI:
         """Return the application, which wants `token` if there is one."""
@@ -78,6 +82,9 @@ class Dashboard:
         app.get("/api/runs/{run}/trajectory")(self.trajectory)
         app.get("/api/runs/{run}/tokens")(self.tokens)
         app.get("/api/runs/{run}/group")(self.group)
+        app.get("/api/runs/{run}/failures")(self.failures)
+        app.get("/api/runs/{run}/search")(self.search)
+        app.get("/api/runs/{run}/failed_calls")(self.failed_calls)
         app.state.runs = self._runs
         app.mount("/static", StaticFiles(directory=_STATIC))
         return app
@@ -96,11 +103,11 @@ class Dashboard:
 
     async def runs(self) -> JsonResponse:
         """List the runs with their state."""
-        return JsonResponse(self._live.snapshot())
+        return JsonResponse(self.live.snapshot())
 
     async def events(self, request: Request) -> StreamingResponse:
         """Stream the state of the runs as server-sent events, one whenever something is new."""
-        return StreamingResponse(self._live.stream(request.is_disconnected), media_type="text/event-stream")
+        return StreamingResponse(self.live.stream(request.is_disconnected), media_type="text/event-stream")
 
     async def about(self, run: str) -> JsonResponse:
         """Return config, result and the end of the log of a run."""
@@ -186,6 +193,18 @@ class Dashboard:
             lambda index, texts: group(opened.path, group_places(index, file, prompt_id), texts)
         )
         return JsonResponse(found)
+
+    async def failures(self, run: str) -> JsonResponse:
+        """Return failed attempts in clusters."""
+        return JsonResponse({"clusters": await self._run(run).query(failure_clusters)})
+
+    async def search(self, run: str, pattern: str) -> StreamingResponse:
+        """Stream where a regular expression matches, the newest step first."""
+        return StreamingResponse(self._scans.lines(self._run(run).path, "search", pattern), media_type=_JSON_LINES)
+
+    async def failed_calls(self, run: str) -> StreamingResponse:
+        """Stream clusters of failed tool calls, the newest step first."""
+        return StreamingResponse(self._scans.lines(self._run(run).path, "failed_calls"), media_type=_JSON_LINES)
 
     def _run(self, key: str) -> Run:
         run = self._runs.get(key)

@@ -21,6 +21,7 @@ class LiveRuns:
         self._runs = runs
         self._changed = asyncio.Condition()
         self._version = 0
+        self._is_closed = False
         self._num_streams = 0
         self._watch: asyncio.Task[None] | None = None
 
@@ -31,6 +32,12 @@ class LiveRuns:
             for run in self._runs.values()
         ]
 
+    async def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        async with self._changed:
+            self._changed.notify_all()
+
     async def stream(self, is_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
         """Yield the state as server-sent events, now and after each change, until the reader is gone."""
         self._num_streams += 1
@@ -38,11 +45,11 @@ class LiveRuns:
             self._watch = asyncio.ensure_future(self._read_files())
         seen = -1
         try:
-            while not await is_gone():
+            while not self._is_closed and not await is_gone():
                 if seen == self._version:
                     try:
                         async with asyncio.timeout(_KEEP_ALIVE_S), self._changed:
-                            await self._changed.wait_for(lambda seen=seen: self._version != seen)
+                            await self._changed.wait_for(lambda seen=seen: self._is_closed or self._version != seen)
                     except TimeoutError:
                         yield b": still there\n\n"
                         continue
@@ -53,7 +60,7 @@ class LiveRuns:
 
     async def _read_files(self) -> None:
         before = self.snapshot()
-        while self._num_streams:
+        while self._num_streams and not self._is_closed:
             await asyncio.gather(*(run.update() for run in self._runs.values()))
             now = self.snapshot()
             if now != before:

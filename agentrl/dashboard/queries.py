@@ -26,6 +26,7 @@ SORTABLE = frozenset(column.strip() for column in _COLUMNS.split(",")) | {"step"
 _PLACE = "trajectories.rowid AS row, files.name AS file, offset, step, is_validation"
 _FROM = "trajectories JOIN files USING (file_id)"
 _NUM_BINS = 24
+_MAX_CLUSTERS = 50
 _MAX_SQUARES = 20_000
 """Trajectories of a step whose rewards are shown as squares."""
 
@@ -59,7 +60,8 @@ class Filter:
             "termination = :termination": bool(self.termination),
             "num_failed_tool_calls > 0": self.failed_calls,
             "instr(lower(prompt_id || ' ' || trajectory_id), lower(:text))": bool(self.text),
-            "failure_class = :failure_class AND failure_cause = :failure_cause": self.failure is not None,
+            "failure_class != '' AND failure_class = :failure_class AND failure_cause = :failure_cause": self.failure
+            is not None,
         }
         values = {
             "step": self.step,
@@ -175,6 +177,24 @@ def group_places(connection: sqlite3.Connection, file: str, prompt_id: str) -> l
         (f"{file}.atr", prompt_id),
     )
     return [_row(row) for row in found]
+
+
+def failure_clusters(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Return failed attempts by class and cause, the most frequent first, with their counts by step."""
+    failed = "FROM trajectories WHERE failure_class != ''"
+    clusters = connection.execute(
+        f"SELECT failure_class, failure_cause, count(*) AS count, sum(reward IS NULL) AS num_lost {failed} "
+        "GROUP BY failure_class, failure_cause ORDER BY count(*) DESC LIMIT ?",
+        (_MAX_CLUSTERS,),
+    ).fetchall()
+    found = []
+    for cluster in clusters:
+        steps = connection.execute(
+            f"SELECT step, count(*) {failed} AND failure_class = ? AND failure_cause = ? AND NOT is_validation GROUP BY step",
+            (cluster["failure_class"], cluster["failure_cause"]),
+        )
+        found.append({**dict(cluster), "steps": [list(row) for row in steps]})
+    return found
 
 
 def group_rewards(connection: sqlite3.Connection, file: str, prompt_id: str) -> list[tuple[int, float | None]]:

@@ -69,6 +69,11 @@ class Frame:
         middle = head_size + tokens_size
         return decompress(payload[head_size:middle]), decompress(payload[middle:])
 
+    def text(self) -> bytes:
+        """Return the text alone, decompressed, without a check of the frame."""
+        end = self.end
+        return zstandard.ZstdDecompressor().decompress(self._data[end - self._sizes[2] : end])
+
 
 class FrameEncoder:
     """Encodes frames; for one thread."""

@@ -32,6 +32,8 @@ CREATE INDEX IF NOT EXISTS by_step ON trajectories (is_validation, step, prompt_
 CREATE INDEX IF NOT EXISTS by_id ON trajectories (trajectory_id);
 CREATE INDEX IF NOT EXISTS by_prompt ON trajectories (prompt_id);
 CREATE INDEX IF NOT EXISTS by_file ON trajectories (file_id);
+CREATE INDEX IF NOT EXISTS by_failure ON trajectories (failure_class, failure_cause, is_validation, step)
+WHERE failure_class != '';
 CREATE INDEX IF NOT EXISTS prompts_by_file ON prompts (file_id, prompt_id);
 CREATE INDEX IF NOT EXISTS fates_by_step ON fates (step, trajectory_id);
 CREATE INDEX IF NOT EXISTS fates_by_file ON fates (file_id);

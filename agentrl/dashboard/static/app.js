@@ -8,10 +8,13 @@ import * as overview from "./views/overview.js";
 import * as step from "./views/step.js";
 import * as trajectory from "./views/trajectory.js";
 import * as group from "./views/group.js";
+import * as failures from "./views/failures.js";
+import * as search from "./views/search.js";
+import * as compare from "./views/compare.js";
 import { statusPill } from "./status.js";
 
-const VIEWS = { overview, step, trajectory, group };
-const TABS = [["overview", "Overview"], ["step", "Steps"]];
+const VIEWS = { overview, step, trajectory, group, failures, search, compare };
+const TABS = [["overview", "Overview"], ["step", "Steps"], ["failures", "Failures"], ["search", "Search"], ["compare", "Compare"]];
 const bar = document.getElementById("bar");
 const root = document.getElementById("view");
 

@@ -3,7 +3,25 @@
 export class RequestError extends Error {}
 
 /** Return the JSON of an address below /api; lists become repeated parameters. */
-export async function get(path, parameters = {}, options = {}) {
+export async function get(path, parameters = {}) {
+  return (await request(path, parameters)).json();
+}
+
+/** Call `take` with each JSON line of an answer as it comes. */
+export async function stream(path, parameters, take, signal) {
+  const response = await request(path, parameters, { signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) take(JSON.parse(line));
+  }
+}
+
+async function request(path, parameters, options = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (Array.isArray(value)) for (const item of value) query.append(name, item);
@@ -14,7 +32,7 @@ export async function get(path, parameters = {}, options = {}) {
     const body = await response.json().catch(() => ({}));
     throw new RequestError(body.error ?? `${path}: the server answered ${response.status}`);
   }
-  return response.json();
+  return response;
 }
 
 /** Path of a run's part of the API. */
