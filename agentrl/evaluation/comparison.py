@@ -98,14 +98,19 @@ def read_side(folder: Path) -> Side:
     config = folder / "config.yaml"
     if not config.is_file():
         raise ConfigError(f"{folder}: no `config.yaml`, so no evaluation. Name the `run.dir` of an evaluation.")
-    tree = yaml.safe_load(config.read_text())
-    record = read_evaluation(folder, RewardSection.model_validate(tree["reward"]))
+    try:
+        tree = yaml.safe_load(config.read_text())
+        reward = RewardSection.model_validate(tree["reward"])
+        selection = SelectionSection.model_validate(tree["algorithm"]["selection"])
+    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{config}: not the config of an evaluation: {error}. Name another folder.") from error
+    record = read_evaluation(folder, reward)
     if all(summary.reward is None for summary in record.summaries):
         raise ConfigError(f"{folder}: no scored trajectory of an evaluation. Let the evaluation run first.")
     return Side(
         folder=folder,
         settings=flatten(tree),
-        selection=SelectionSection.model_validate(tree["algorithm"]["selection"]),
+        selection=selection,
         record=record,
         is_finished=(folder / "result.json").is_file(),
     )

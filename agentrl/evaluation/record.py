@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.config.schema.reward import RewardSection
-from agentrl.errors import DataError
+from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.answers.text import spelling
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, final_answer
 from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
@@ -54,16 +54,19 @@ def read_evaluation(run_dir: Path, reward: RewardSection) -> EvaluationRecord:
     """Return the record of an evaluation that is finished, runs, or was killed; empty if nothing is on disk.
 
     Raises:
-        ValueError: the file is damaged.
+        ConfigError: the file is damaged.
     """
     file = record_file(run_dir)
-    prompts = read_prompts(file)
     read_answer = _answer_reader(reward)
     samples = {}
-    for trajectory in read_trajectories(file):
-        answer = read_answer(prompts[trajectory.prompt_id], trajectory) if read_answer else None
-        summary = summarise_trajectory(trajectory)
-        samples[trajectory.prompt_id, trajectory.sample_index] = Sample(summary=summary, answer=answer)
+    try:
+        prompts = read_prompts(file)
+        for trajectory in read_trajectories(file):
+            answer = read_answer(prompts[trajectory.prompt_id], trajectory) if read_answer else None
+            summary = summarise_trajectory(trajectory)
+            samples[trajectory.prompt_id, trajectory.sample_index] = Sample(summary=summary, answer=answer)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{file} is damaged: {error}. Remove it to measure again.") from error
     return EvaluationRecord(
         file=file,
         prompts=prompts,

@@ -11,6 +11,7 @@ import pytest
 from agentrl.errors import ConfigError
 from agentrl.evaluation.comparison import Comparison, compare, conversations_of, read_side
 from agentrl.evaluation.html_pages import write_comparison_page
+from agentrl.evaluation.record import record_file
 from agentrl.types import Prompt
 from tests.evaluation.recorded import evaluation_folder, prompt, trajectory
 
@@ -89,6 +90,21 @@ def test_the_page_shows_both_sides_of_the_largest_difference(tmp_path: Path):
     assert r"\boxed{6}" in page
     assert "No difference is shown: p = 0.25" in page
     assert "<script" not in page
+
+
+def test_a_damaged_record_is_named(tmp_path: Path):
+    file = record_file(folder(tmp_path / "a", FIRST))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"is damaged: .*Remove it"):
+        read_side(tmp_path / "a")
+
+
+def test_the_folder_of_another_command_is_refused(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("sft: {}")
+    with pytest.raises(ConfigError, match="not the config of an evaluation"):
+        read_side(tmp_path)
 
 
 def run_compare(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -22,3 +22,10 @@ def test_each_data_set_has_its_accuracy_beside_that_of_all_and_pass_at_k_is_meas
 def test_a_single_data_set_has_one_number():
     metrics = validation_metrics(SUMMARIES, SELECTION, samples_per_prompt=2, data_sets={"a": "math", "b": "math"})
     assert not [name for name in metrics if name.startswith("validation/accuracy/")]
+
+
+def test_each_category_has_its_accuracy_beside_those_of_the_data_sets():
+    names = {"data_sets": {"a": "math", "b": "math"}, "categories": {"a": "level=1"}}
+    metrics = validation_metrics(SUMMARIES, SELECTION, samples_per_prompt=2, **names)
+    found = {name: value for name, value in metrics.items() if name.startswith("validation/accuracy/")}
+    assert found == {"validation/accuracy/level=1": 0.5}

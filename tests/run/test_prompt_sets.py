@@ -11,7 +11,7 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.errors import ConfigError
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.run.plan import prepare
-from agentrl.run.prompt_sets import count_overlong, overlong_warnings, training_prompts
+from agentrl.run.prompt_sets import count_overlong, held_out_prompts, overlong_warnings, training_prompts
 from agentrl.runners.check import CheckLevel, check
 
 POLICY = "examples/arithmetic/policy"
@@ -85,3 +85,12 @@ async def test_a_check_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "prompts of more than 150 tokens, with tools and system text: 1 (" in printed
     with pytest.raises(ConfigError, match=r"data\.max_prompt_tokens: prompts of more than 150 tokens"):
         await check(load(tmp_path), CheckLevel.FULL)
+
+
+def test_a_category_column_that_no_held_out_prompt_has_is_refused_with_the_columns_that_exist(tmp_path: Path):
+    rows = [{"prompt": "1 + 1?", "answer": "2", "extra_info": {"level": 3}}, {"prompt": "2 + 1?", "answer": "3"}]
+    (tmp_path / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"data.validation_files=[{tmp_path / 'held_out.jsonl'}]"]
+    assert held_out_prompts(load(tmp_path, *words, "validation.category_column=extra_info.level").config)
+    with pytest.raises(ConfigError, match=r"validation\.category_column: .*`levle` \(.*`extra_info`"):
+        held_out_prompts(load(tmp_path, *words, "validation.category_column=levle").config)

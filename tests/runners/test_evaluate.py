@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import pytest
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.engine.embedded.engine import TransformersEngine
 from agentrl.evaluation.record import record_file
-from agentrl.trajectories.store import read_prompts, read_trajectories
-from agentrl.types import Deadline, SamplingParams, Trajectory
+from agentrl.trajectories.store import TrajectoryStore, read_heads, read_prompts, read_trajectories
+from agentrl.types import Deadline, Failure, FailureClass, SamplingParams, Termination, Trajectory
 from tests.engine.openai_server import POLICY, Body, OpenAIServer, chunk, encoded, served
-from tests.runners.run_process import finish_run, metrics
+from tests.runners.run_process import alive, finish_run, metrics, running, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -87,6 +88,46 @@ def test_the_same_command_shows_the_result_again_without_measuring(finished: tup
     assert (finished[0] / "metrics.jsonl").read_bytes() == before
 
 
+def test_the_report_has_the_figures_of_the_result_and_conversations(finished: tuple[Path, str]):
+    page, text = (finished[0] / "report.html").read_text(), (finished[0] / "report.md").read_text()
+    accuracy = result(finished[0])["metrics"]["validation/accuracy"]
+    for shown in (page, text):
+        assert f"{accuracy:.3f}" in shown
+        assert "maj@4" in shown
+        assert "boxed{" in shown
+
+
+def test_a_killed_evaluation_goes_on_from_its_trajectories_and_tries_lost_ones_again(
+    finished: tuple[Path, str], held_out: Path, tmp_path: Path
+):
+    """Also the reference: the trajectories of the evaluation that was not killed, up to a float's last bits on a tie."""
+    run_dir, options = tmp_path / "run", words(held_out)
+    with running(run_dir, *options, "rollout.max_concurrent_trajectories=2", runner="evaluate") as run:
+        assert wait_until(lambda: len([*read_heads(record_file(run_dir))]) >= 8, timeout_s=250)
+        family = run.family()
+        run.signal(signal.SIGKILL)
+        run.process.wait(60)
+    assert wait_until(lambda: not alive(family)), alive(family)
+    kept = trajectories(run_dir)
+    expected = trajectories(finished[0])
+    lost = next(trajectory for name, trajectory in sorted(expected.items()) if name not in kept)
+    failure = Failure(failure_class=FailureClass.ENGINE, message="it died")
+    lost = replace(lost, reward=None, termination=Termination.INFRA_ERROR, failures=(failure,), turns=())
+    TrajectoryStore(run_dir).append(
+        0, [lost], prompts=[read_prompts(record_file(finished[0]))[lost.prompt_id]], validation=True
+    )
+    output = finish_run(run_dir, *options, runner="evaluate")
+    assert f"{len(kept)} of {len(expected)} trajectories are on disk" in output
+    measured = trajectories(run_dir)
+    assert {name: measured[name].span for name in kept} == {name: item.span for name, item in kept.items()}
+    assert measured.keys() == expected.keys()
+    assert measured[lost.trajectory_id].reward is not None
+    equal = sum(measured[name].token_ids == expected[name].token_ids for name in expected)
+    assert equal >= 0.95 * len(expected)
+    assert result(run_dir)["num_rolled_out"] == len(expected) - len(kept)
+    assert result(run_dir)["metrics"]["validation/infra_errors"] == 0
+
+
 @contextlib.contextmanager
 def endpoint(*, token: str) -> Iterator[str]:
     """Serve the policy over HTTP from a process of its own; gives its base URL."""
@@ -115,6 +156,7 @@ def test_an_endpoint_gives_the_trajectories_of_the_embedded_engine(
             runner="evaluate",
         )
     assert "accuracy" in output
+    assert "openai" in (tmp_path / "run" / "report.html").read_text()
     ours, theirs = trajectories(finished[0]), trajectories(tmp_path / "run")
     assert ours.keys() == theirs.keys()
     equal = sum(ours[name].token_ids == theirs[name].token_ids for name in ours)
