@@ -7,7 +7,6 @@ process's event loop; they never cross a process boundary.
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +38,7 @@ from agentrl.errors import ConfigError, RolloutError, ToolChangedError, ToolErro
 from agentrl.judge.connection import NO_CONTEXT, ToolContext
 from agentrl.judge.stats import JudgeStats, judge_waits
 from agentrl.observability.logs import repeating
-from agentrl.observability.loop_lag import LoopLag
+from agentrl.observability.loop_lag import LoopLag, collect_rarely
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
 from agentrl.rewards.math_answer import AnswerStats
@@ -242,8 +241,7 @@ class AgentLoopWorker:
         async with contextlib.AsyncExitStack() as started:
             parts = await self._start_parts(started)
             started.pop_all()
-        # Objects of loaded libraries live as long as the process; collecting them would stop the event loop for 0.2 s.
-        gc.freeze()
+        collect_rarely()
         return parts
 
     async def _start_parts(self, started: contextlib.AsyncExitStack) -> _Parts:

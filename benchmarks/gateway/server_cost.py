@@ -5,7 +5,7 @@
 The gateway runs in this process with an engine that waits four seconds and gives a turn of about 100 tokens; the agents,
 which send their whole dialogue with a tool at every call, run in another process. Each has six calls.
 
-- CPU time: all of this process, less that of as many calls of the engine without a gateway; per call.
+- CPU time: all of this process, less that of as many calls of the engine, as far apart, without a gateway; per call.
 - Delay: what an agent waits beyond those of the engine; each agent starts at a random time.
 - Memory: growth of this process while `--sessions` sessions of six calls are open.
 
@@ -13,7 +13,6 @@ Beside them the machine's load: the aims hold for an idle machine.
 """
 
 import asyncio
-import gc
 import json
 import os
 import random
@@ -36,6 +35,7 @@ from agentrl.agent_loop.tool_agent_loop import EpisodeRequest
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.config.schema.run import ModelSection, RolloutSection
 from agentrl.models.tokenizer import load_tokenizer
+from agentrl.observability.loop_lag import collect_rarely
 from agentrl.types import Completion, Deadline, FinishReason, Prompt, SamplingParams
 from benchmarks.judge import report
 
@@ -115,7 +115,7 @@ class RemoteAgents:
 
 async def agents() -> None:
     """Play episodes that are read from the standard input, all at once."""
-    gc.freeze()  # a pause of this process is not one of the gateway
+    collect_rarely()  # a pause of this process is not one of the gateway
     loop, draws = asyncio.get_running_loop(), random.Random(0)
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -160,7 +160,7 @@ async def measure(count: int) -> report.Row:
         for n in range(count)
     ]
     await episodes.run(requests[0], engine)  # builds the template with the tool
-    gc.freeze()  # as an agent-loop worker, once its parts are built
+    collect_rarely()  # as an agent-loop worker, once its parts are built
     player.delays_s.clear()
     draws = random.Random(0)
     alone = [_calls_alone(engine, request, draws.uniform(0, 2 * _TURN_S)) for request in requests]

@@ -1,5 +1,7 @@
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 
 import pytest
@@ -27,3 +29,18 @@ async def test_each_report_starts_again_from_zero():
     lag.take()
     lag.stop()
     assert lag.take().max_s == 0.0, "it starts again from zero"
+
+
+def test_records_of_thousands_of_calls_cause_no_collection():
+    program = """
+import gc
+from agentrl.observability.loop_lag import collect_rarely
+collect_rarely()
+before = [generation["collections"] for generation in gc.get_stats()]
+records = [[number] for number in range(45_000)]
+assert gc.get_freeze_count() > 1000
+assert [generation["collections"] for generation in gc.get_stats()] == before
+more = [[number] for number in range(10_000)]
+assert [generation["collections"] for generation in gc.get_stats()] != before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

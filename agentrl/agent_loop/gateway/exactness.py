@@ -43,6 +43,15 @@ class ExactnessReport:
     ignored: Counter[str] = field(default_factory=Counter)
     """Calls with a field that the run sets itself, such as `temperature`."""
 
+    def add_call(self, *, begins_row: bool, fork: ForkReason | None, ignored: Iterable[str]) -> None:
+        """Count an answer that was committed."""
+        self.num_calls += 1
+        self.num_rows += begins_row
+        if fork is not None:
+            self.forks[fork] += 1
+        for name in ignored:
+            self.ignored[name] += 1
+
     def take(self) -> "ExactnessReport":
         """Return the counts, and reset them."""
         taken, fresh = self + ExactnessReport(), ExactnessReport()

@@ -372,13 +372,11 @@ class Session:
         self._turns.append(turn)
         if self.state is SessionState.OPEN:
             self._enter(SessionState.ACTIVE)
-        report = self._report
-        report.num_calls += 1
-        report.num_rows += start.row is None
-        if start.fork is not None:
-            report.forks[start.fork.reason] += 1
-        names = (*call.ignored, *(["tool_choice"] if call.tool_choice not in ("auto", "none") else []))
-        report.ignored.update(names)
+        self._report.add_call(
+            begins_row=start.row is None,
+            fork=start.fork.reason if start.fork else None,
+            ignored=call.ignored if call.tool_choice in ("auto", "none") else (*call.ignored, "tool_choice"),
+        )
 
 
 class _CountedEngine:
