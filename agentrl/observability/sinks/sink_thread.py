@@ -14,8 +14,6 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING_ROWS = 1000
 """Rows that wait for a slow sink; further ones are lost."""
-_SLOW_S = 60.0
-"""Time without an answer, after which a sink is reported as hanging."""
 
 Row = tuple[int, Mapping[str, float]]
 
@@ -23,9 +21,14 @@ Row = tuple[int, Mapping[str, float]]
 class SinkThread:
     """Sends rows to one sink. Whatever is wrong with it leads to one warning, and to a count of the lost rows."""
 
-    def __init__(self, name: str, open_sink: Callable[[], Sink], *, retry_s: float = 30.0) -> None:
-        """Open the sink with the first row; if that fails, rows wait, and it is tried again after `retry_s`."""
-        self._name, self._open_sink, self._retry_s = name, open_sink, retry_s
+    def __init__(
+        self, name: str, open_sink: Callable[[], Sink], *, retry_s: float = 30.0, silence_s: float = 60.0
+    ) -> None:
+        """Open the sink with the first row; if that fails, rows wait, and it is tried again after `retry_s`.
+
+        A call that takes longer than `silence_s` is reported while it lasts.
+        """
+        self._name, self._open_sink, self._retry_s, self._silence_s = name, open_sink, retry_s, silence_s
         self._rows: queue.Queue[Row | None] = queue.Queue()
         self._ends = threading.Event()
         self._busy_since: float | None = None
@@ -49,8 +52,8 @@ class SinkThread:
             self._warn(f"{MAX_WAITING_ROWS} steps wait for it, and further ones are lost")
             return
         busy_since = self._busy_since
-        if busy_since is not None and time.monotonic() - busy_since > _SLOW_S:
-            self._warn(f"no answer for {_SLOW_S:.0f} s")
+        if busy_since is not None and time.monotonic() - busy_since > self._silence_s:
+            self._warn(f"no answer for {self._silence_s:.0f} s")
         self._num_accepted += 1
         self._rows.put((step, metrics))
 

@@ -49,6 +49,20 @@ def test_a_server_that_never_answers_delays_no_step_and_not_the_end(caplog: pyte
     ]
 
 
+def test_a_sink_that_hangs_is_reported_while_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    goes_on = threading.Event()
+    sink = RecordingSink(before_log=lambda step: goes_on.wait(60))
+    thread = SinkThread("mine", lambda: sink, silence_s=0.0)
+    thread.put(0, {})
+    wait_for(lambda: bool(sink.threads))
+    for step in (1, 2):
+        thread.put(step, {})
+    assert [warning.partition(";")[0] for warning in warnings_of(caplog)] == ["sink mine: no answer for 0 s"]
+    goes_on.set()
+    finish(thread)
+    assert (sink.steps, thread.num_lost) == ([0, 1, 2], 0)
+
+
 def test_steps_beyond_the_bound_of_the_queue_are_counted_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     goes_on = threading.Event()
     sink = RecordingSink(before_log=lambda step: goes_on.wait(60))
