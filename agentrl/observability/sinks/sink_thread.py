@@ -104,7 +104,7 @@ class SinkThread:
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("sink %s: %s; the run goes on, and `metrics.jsonl` has every step", self._name, reason)
+            logger.warning("sink %s: %s; no step waits for it, and `metrics.jsonl` has them all", self._name, reason)
 
 
 def sink_hangs() -> bool:

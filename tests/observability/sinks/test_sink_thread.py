@@ -45,7 +45,7 @@ def test_a_server_that_never_answers_delays_no_step_and_not_the_end(caplog: pyte
         assert thread.num_lost == MAX_WAITING_ROWS // 2
     assert all_put_s < 30  # a call that waits for an answer never returns
     assert warnings_of(caplog) == [
-        "sink mine: no answer in the last 0 s of the run; the run goes on, and `metrics.jsonl` has every step"
+        "sink mine: no answer in the last 0 s of the run; no step waits for it, and `metrics.jsonl` has them all"
     ]
 
 
