@@ -1,7 +1,8 @@
-"""Log lines with the first scored answers of a run, so that a format mismatch is seen in the first step."""
+"""Lines of `run.log` with the first scored answers of a run, and a warning if the first batch has none."""
 
 import logging
 
+from agentrl.observability.logs import ONLY_IN_FILE
 from agentrl.rewards.math_answer import AnswerStats
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ class AnswerLog:
         examples = stats.examples[: _NUM_EXAMPLES - self._num_shown]
         self._num_shown += len(examples)
         for example in examples:
-            logger.info("reward: %s", example)
+            logger.info("reward: %s", example, extra=ONLY_IN_FILE)
         if stats.num_scored and self._is_first_batch:
             self._is_first_batch = False
             if stats.num_missing == stats.num_scored:

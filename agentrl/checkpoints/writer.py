@@ -14,6 +14,7 @@ from agentrl.checkpoints.full_disk import is_full
 from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.schema.run import CheckpointSection
 from agentrl.data.pass_rates import PassRates
+from agentrl.observability.logs import ONLY_IN_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ class CheckpointKeeper:
             logger.error("checkpoint of step %d: not written%s: %s: %s", state.step, full, type(error).__name__, error)
             raise
         self._metrics["time/checkpoint_s"] = time.monotonic() - started
-        logger.info("checkpoint of step %d: written to %s", state.step, self._store.url_of(state.step))
+        where = self._store.url_of(state.step)
+        logger.info("checkpoint of step %d: written to %s", state.step, where, extra=ONLY_IN_FILE)
 
     async def _commit_in_thread(self, state: RunState, folder: Path, pass_rates: bytes) -> None:
         commit = asyncio.create_task(asyncio.to_thread(self._commit, state, folder, pass_rates))

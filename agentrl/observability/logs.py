@@ -1,5 +1,6 @@
 """Logging of a run: to the terminal, in step with the progress bar, and to `run.log` in the run directory.
 
+`run.log` has every record; the terminal none that is `ONLY_IN_FILE`, and of some a shorter text (`repeating`, `aligned`).
 INFO and up from agentrl and the judge, WARNING and up from other packages. A worker writes its records to its standard error
 as JSON lines; the driver parses them (`record_of`) and logs them as its own.
 """
@@ -7,20 +8,21 @@ as JSON lines; the driver parses them (`record_of`) and logs them as its own.
 import logging
 import math
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 from rich.console import Console
-from rich.highlighter import NullHighlighter
-from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
 
 from agentrl.errors import NO_ROOM
 
 ONLY_IN_FILE = {"only_in_file": True}
-"""`extra` of a record that is too long for the terminal, such as another process's traceback."""
+"""`extra` of a record that is not for the terminal: another process's traceback, or what happened to a single trajectory."""
 SINK_THREADS = "sink-"
 """Prefix of the names of threads in which trackers' libraries run; what those log themselves is only in the file."""
 _RECORD_MARK = "agentrl-record "
@@ -37,13 +39,10 @@ def configure_logging(run_dir: Path | None, *, console: Console) -> None:
     without a terminal they are plain lines that are never wrapped.
     """
     _remove_handlers()
-    handlers = [_console_handler(console)]
+    _add_handler(_console_handler(console))
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        handlers.append(_file_handler(run_dir / "run.log"))
-    for handler in handlers:
-        handler.addFilter(_REPEATS)
-        _add_handler(handler)
+        _add_handler(_file_handler(run_dir / "run.log"))
 
 
 def configure_worker_logging() -> None:
@@ -73,9 +72,23 @@ def is_own(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] in _OWN_LOGGERS
 
 
-def repeating(cause: str) -> dict[str, str]:
-    """Return the `extra` of a frequent record: equal causes are logged the 1st, 10th, 100th ... time in the run only."""
-    return {"cause": cause}
+def repeating(cause: str, *, on_console: str = "") -> dict[str, str]:
+    """Return the `extra` of a frequent record: equal causes are logged the 1st, 10th, 100th ... time in the run only.
+
+    With `on_console`, the text for the terminal, this holds there alone: `run.log` has every record in full.
+    """
+    return {"cause": cause} | ({"on_console": on_console} if on_console else {})
+
+
+def aligned(cells: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the `extra` of a record in columns: a narrow terminal shows as many as fit in a line, and the last one."""
+    return {"cells": cells}
+
+
+def describe_repeats() -> str:
+    """Return the number of each warning that came more than once; empty if none did."""
+    counts = [f"{cause} ({number} times)" for cause, number in _REPEATS.warnings.most_common() if number > 1]
+    return ", ".join(counts)
 
 
 class _RecordHandler(logging.StreamHandler[Any]):
@@ -96,6 +109,8 @@ class _RepeatFilter(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[str] = Counter()
+        self.warnings: Counter[str] = Counter()
+        """Number of warnings, keyed by cause."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         cause = getattr(record, "cause", None)
@@ -106,8 +121,8 @@ class _RepeatFilter(logging.Filter):
             self._counts[cause] += 1
             number = self._counts[cause]
             record.__dict__["repeat"] = number
-            if number > 1:
-                record.msg, record.args = f"{record.getMessage()} ({number} times so far)", None
+            if record.levelno >= logging.WARNING:
+                self.warnings[cause] += 1
         return math.log10(number).is_integer()
 
 
@@ -117,23 +132,64 @@ _REPEATS = _RepeatFilter()
 
 def _console_handler(console: Console) -> logging.Handler:
     if console.is_interactive:
-        handler = RichHandler(
-            console=console,
-            show_path=False,
-            omit_repeated_times=False,
-            log_time_format="%H:%M:%S",
-            highlighter=NullHighlighter(),
-        )
+        handler = _TerminalHandler(console)
+        handler.setFormatter(_Formatter("%(message)s", is_console=True))
     else:
         handler = logging.StreamHandler(console.file)
-        handler.setFormatter(logging.Formatter(_PLAIN_FORMAT, datefmt="%H:%M:%S"))
+        handler.setFormatter(_Formatter(_PLAIN_FORMAT, datefmt="%H:%M:%S", is_console=True))
     handler.set_name(f"{_HANDLER_PREFIX}console")
     handler.addFilter(lambda record: not hasattr(record, "only_in_file") and not _is_of_tracker(record))
+    handler.addFilter(_REPEATS)
     return handler
 
 
 def _is_of_tracker(record: logging.LogRecord) -> bool:
     return (record.threadName or "").startswith(SINK_THREADS) and not is_own(record)
+
+
+class _Formatter(logging.Formatter):
+    """Adds the number of its repeats to a record's text, and takes the text for the console if there is one."""
+
+    def __init__(self, form: str, datefmt: str | None = None, *, is_console: bool) -> None:
+        super().__init__(form, datefmt)
+        self._is_console = is_console
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text, number = getattr(record, "on_console", None), getattr(record, "repeat", 1)
+        if text is not None and self._is_console:
+            record.message = text
+        if number > 1 and (text is None or self._is_console):
+            record.message += f" ({number} times so far)"
+        return super().formatMessage(record)
+
+
+class _TerminalHandler(logging.Handler):
+    """Prints records above the progress bar: the time, from WARNING on the level, and the text beside them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        parts = [Text(time.strftime("%H:%M:%S", time.localtime(record.created)), style="dim", no_wrap=True)]
+        if record.levelno >= logging.WARNING:
+            parts.append(Text(record.levelname, style=f"logging.level.{record.levelname.lower()}", no_wrap=True))
+        width = self._console.width - sum(len(part) + 1 for part in parts)
+        cells: Sequence[str] | None = getattr(record, "cells", None)
+        row = Table.grid(padding=(0, 1))
+        row.add_row(*parts, Text(self.format(record) if cells is None else _fitting(cells, width)))
+        try:
+            self._console.print(row)
+        except (OSError, ValueError):  # the terminal is gone
+            self.handleError(record)
+
+
+def _fitting(cells: Sequence[str], width: int) -> str:
+    """Return as many cells as fit in a line of this width, and the last one."""
+    *shown, last = cells
+    while len("  ".join([*shown, last])) > width and shown:
+        shown.pop()
+    return "  ".join([*shown, last])
 
 
 class _FileHandler(logging.FileHandler):
@@ -147,8 +203,9 @@ class _FileHandler(logging.FileHandler):
 
 def _file_handler(path: Path) -> logging.Handler:
     handler = _FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(_FILE_FORMAT))
+    handler.setFormatter(_Formatter(_FILE_FORMAT, is_console=False))
     handler.set_name(f"{_HANDLER_PREFIX}file")
+    handler.addFilter(lambda record: hasattr(record, "on_console") or _REPEATS.filter(record))
     return handler
 
 

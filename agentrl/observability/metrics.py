@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agentrl.config.schema.observability import ObservabilitySection
+from agentrl.observability.logs import aligned
 from agentrl.observability.metrics_file import MetricsFile
 from agentrl.observability.sinks.opening import Sinks
 
@@ -50,10 +51,9 @@ SFT_COLUMNS = (
 """Columns of supervised training."""
 
 
-def format_step_line(step: int, metrics: Mapping[str, float], columns: Sequence[StepColumn] = STEP_COLUMNS) -> str:
-    """Return the metrics of `step` as one line; a missing value is a dash, so that the columns stay aligned."""
-    cells = [f"{column.title} {_format_cell(column, metrics)}" for column in columns]
-    return "  ".join([f"step {step:>4}", *cells])
+def step_cells(step: int, metrics: Mapping[str, float], columns: Sequence[StepColumn] = STEP_COLUMNS) -> list[str]:
+    """Return the metrics of `step` in columns; a missing value is a dash, so that they stay aligned."""
+    return [f"step {step:>4}", *(f"{column.title} {_format_cell(column, metrics)}" for column in columns)]
 
 
 def _format_cell(column: StepColumn, metrics: Mapping[str, float]) -> str:
@@ -94,7 +94,8 @@ class MetricsLogger:
         self._file.append(step, metrics)
         self._sinks.log(step, metrics)
         if with_line:
-            logger.info("%s", format_step_line(step, metrics, self._columns))
+            cells = step_cells(step, metrics, self._columns)
+            logger.info("%s", "  ".join(cells), extra=aligned(cells))
 
     def take_back(self, *, after_step: int) -> None:
         """Remove the steps after `after_step`, the last checkpoint of a killed run; -1 removes all.

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_LINE_AFTER_S = 10.0
 _LINE_EVERY_S = 60.0
+_WIDE = 100
+"""Width from which a terminal has room for the elapsed time."""
 
 
 class RunProgress:
@@ -39,7 +41,7 @@ class RunProgress:
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[detail]}"),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if console.width >= _WIDE else []),
             TextColumn("[dim]eta"),
             TimeRemainingColumn(),
             console=console,

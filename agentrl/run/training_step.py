@@ -13,6 +13,7 @@ from agentrl.checkpoints.writer import PASS_RATES, ROLLOUTS
 from agentrl.data.columns import category_of
 from agentrl.data.pass_rates import PassRates
 from agentrl.errors import RolloutError
+from agentrl.observability.logs import describe_repeats
 from agentrl.observability.metrics_file import count_survived
 from agentrl.observability.reports.failure import warn_of_failures
 from agentrl.observability.reports.reward import reward_warnings
@@ -239,6 +240,8 @@ async def finish(run: Run, state: RunState) -> None:
     await run.checkpoints.settle()
     if (advice := run.advisor.conclusion()) is not None:
         logger.info("%s", advice)
+    if repeats := describe_repeats():
+        logger.info("repeated warnings: %s", repeats)
     if run.plan.stage.index + 1 < len(run.plan.stages):
         return
     run.progress.start_phase("export")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentrl.observability.logs import configure_logging
+from agentrl.observability.logs import aligned, configure_logging, describe_repeats, repeating
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -71,3 +71,58 @@ def test_brackets_in_a_message_are_text_and_not_markup_in_a_terminal() -> None:
     configure_logging(None, console=console)
     logging.getLogger("agentrl").warning("answer was [bold]5[/bold]")
     assert "[bold]5[/bold]" in written_to(console)
+
+
+def terminal(width: int) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, _environ={"TERM": "xterm"})
+
+
+CELLS = [
+    "step    7",
+    "accuracy     -",
+    "reward 0.479",
+    "tool use 0.65",
+    "ok 0.83",
+    "tokens    15",
+    "grad  0.511",
+    "in   3.3 s",
+]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, [*CELLS[:4], CELLS[-1]]), (120, CELLS), (26, CELLS[-1:])])
+def test_a_step_is_one_line_of_as_many_columns_as_the_terminal_has_room_for(
+    tmp_path: Path, width: int, shown: list[str]
+) -> None:
+    console = terminal(width)
+    configure_logging(tmp_path, console=console)
+    logging.getLogger("agentrl").info("%s", "  ".join(CELLS), extra=aligned(CELLS))
+    [line] = written_to(console).splitlines()
+    assert line.split(" ", 1)[1].rstrip() == "  ".join(shown)
+    assert (tmp_path / "run.log").read_text().endswith("INFO agentrl: " + "  ".join(CELLS) + "\n")
+
+
+def test_a_terminal_names_the_level_of_warnings_only_and_indents_long_ones() -> None:
+    console = terminal(40)
+    configure_logging(None, console=console)
+    logging.getLogger("agentrl").info("ready")
+    logging.getLogger("agentrl").warning("the judge died and was restarted")
+    first, second, third = (line.rstrip() for line in written_to(console).splitlines())
+    assert first[8:] == " ready"
+    assert second[8:] == " WARNING the judge died and was"
+    assert third == " " * 17 + "restarted"
+
+
+def test_a_repeated_warning_is_counted_on_the_console_and_complete_in_the_run_log(tmp_path: Path) -> None:
+    console, before = piped_console(), describe_repeats()
+    assert "test of repeats" not in before
+    configure_logging(tmp_path, console=console)
+    for number in range(12):
+        extra = repeating("test of repeats", on_console=f"step {number}: 1 try failed")
+        logging.getLogger("agentrl").warning("step %d: 1 try failed, such as 4-p3-%d", number, number, extra=extra)
+    assert [line.split(" ", 2)[2] for line in written_to(console).splitlines()] == [
+        "step 0: 1 try failed",
+        "step 9: 1 try failed (10 times so far)",
+    ]
+    log = (tmp_path / "run.log").read_text().splitlines()
+    assert [line.rsplit(" ", 1)[1] for line in log] == [f"4-p3-{number}" for number in range(12)]
+    assert "test of repeats (12 times)" in describe_repeats()

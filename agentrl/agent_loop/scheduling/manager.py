@@ -29,6 +29,7 @@ from agentrl.cluster.ray.handles import WorkerHandle, all_of
 from agentrl.config.schema.run import RolloutSection, ValidationSection
 from agentrl.errors import AgentRLError, EngineDeadError, WorkerDiedError
 from agentrl.judge.stats import JudgeStats
+from agentrl.observability.logs import ONLY_IN_FILE
 from agentrl.observability.step_time import end_together
 from agentrl.rewards.math_answer import AnswerStats
 from agentrl.types import Failure, FailureClass, Group, Prompt, TrajectoryRef, TrajectorySummary
@@ -357,7 +358,7 @@ class AgentLoopManager:
                 self._workers.note_death(worker)
             except TimeoutError:
                 reason = f"{worker!r}: no answer in {self._timeout_s:g} s"
-                logger.warning("trajectory %s: %s", request.trajectory_id, reason)
+                logger.warning("trajectory %s: %s", request.trajectory_id, reason, extra=ONLY_IN_FILE)
             failures.append(Failure(failure_class=FailureClass.WORKER, message=reason))
         return given_up(request, failures)
 

@@ -55,9 +55,10 @@ def describe_failing_tools(summaries: Iterable[TrajectorySummary]) -> dict[str, 
 
 
 def warn_of_failing_tools(during: str, summaries: Iterable[TrajectorySummary]) -> None:
-    """Log the lines of `describe_failing_tools`; a tool that keeps failing is logged the 1st, 10th, 100th ... time."""
+    """Log the lines of `describe_failing_tools`; the console shows a tool that keeps failing the 1st, 10th, 100th ... time."""
     for name, line in describe_failing_tools(summaries).items():
-        logger.warning("%s: %s", during, line, extra=repeating(f"tool `{name}` fails"))
+        extra = repeating(f"tool `{name}` fails", on_console=f"{during}: {line}")
+        logger.warning("%s: %s", during, line, extra=extra)
 
 
 @dataclass(slots=True)

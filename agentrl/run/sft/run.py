@@ -17,7 +17,7 @@ from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.full_disk import report_full_disk
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
-from agentrl.observability.logs import configure_logging
+from agentrl.observability.logs import ONLY_IN_FILE, configure_logging
 from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
 from agentrl.observability.progress import RunProgress
 from agentrl.observability.reports.text_curve import loss_curve
@@ -186,7 +186,7 @@ class SftRun:
         self.directory.note_checkpoint(step)
         store.prune(keep_last=self.config.checkpoint.keep_last, keep_best=0)
         self._step_saved = step
-        logger.info("checkpoint of step %d: written to %s", step, store.url_of(step))
+        logger.info("checkpoint of step %d: written to %s", step, store.url_of(step), extra=ONLY_IN_FILE)
 
     def finish(self) -> None:
         """Write the model and mark the run as finished."""

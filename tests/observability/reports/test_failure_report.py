@@ -46,5 +46,12 @@ def test_each_class_is_one_warning_with_its_count_and_one_example(caplog: pytest
     ]
 
 
+def test_the_console_names_no_trajectory(caplog: pytest.LogCaptureFixture):
+    warn_of_failures("step 4 rollout", [MADE_AGAIN, GIVEN_UP])
+    assert [record.__dict__["on_console"] for record in caplog.records] == [
+        "step 4 rollout: `judge`: 3 tries failed, 1 trajectory lost: judge http://10.0.0.1:8088: no verdict in 30 s"
+    ]
+
+
 def test_where_nothing_failed_there_is_nothing_to_say():
     assert describe_failures([SUMMARY]) == []
