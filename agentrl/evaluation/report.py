@@ -24,9 +24,9 @@ _PACKAGES = ("agentrl", "torch", "transformers", "vllm")
 _OF_THE_WORKER = ("tokenise_s", "engine_queue_s", "generate_s", "judge_queue_s", "tool_s", "reward_queue_s", "reward_s")
 """Parts of a trajectory's time that are in its record."""
 METHOD = (
-    "Samples of one prompt resemble each other: standard errors are clustered by prompt (arXiv:2411.00640), intervals are "
-    "Wilson's for the effective number of samples. pass@k is the unbiased estimate of arXiv:2107.03374; maj@k is the share of "
-    "right majorities over all k-subsets, ties split."
+    "Samples of one prompt resemble each other: standard errors are clustered by prompt (arXiv:2411.00640). Intervals are "
+    "Wilson's for the effective number of samples, or Student's for rewards outside of 0 to 1. pass@k is the unbiased "
+    "estimate of arXiv:2107.03374; maj@k is the share of right majorities over all k-subsets, ties split."
 )
 _CUT_SHORT = {Termination.MAX_TURNS, Termination.MAX_RESPONSE_TOKENS, Termination.TIMEOUT}
 _LOST = {

@@ -69,6 +69,14 @@ def test_a_page_has_light_and_dark_colours_and_fits_a_phone(tmp_path: Path):
     assert "width=device-width" in page
 
 
+def test_intervals_are_drawn_although_some_k_has_too_few_samples_but_not_for_rewards_beyond_1(tmp_path: Path):
+    lost = [trajectory("a", 0, 1.0), trajectory("a", 1, None), trajectory(f"b{EVIL}", 0, 0.0)]
+    page, _ = pages(tmp_path, report(tmp_path / "few", lost))
+    assert '<span class="bar">' in page
+    page, _ = pages(tmp_path, report(tmp_path / "beyond", [trajectory("a", 0, 2.5), trajectory(f"b{EVIL}", 0, 1.0)]))
+    assert '<span class="bar">' not in page
+
+
 def test_lost_trajectories_are_shown_and_not_counted_as_wrong(tmp_path: Path):
     content = report(tmp_path, [trajectory("a", 0, 1.0), trajectory("a", 1, None)])
     page, text = pages(tmp_path, content)
