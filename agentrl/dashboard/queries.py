@@ -16,13 +16,15 @@ from numpy import histogram
 
 from agentrl.errors import AgentRLError
 
-PAGE_ROWS = 200
+PAGE_ROWS = 80
+NEWEST = "newest"
+"""Order in which trajectories were recorded."""
 _COLUMNS = (
     "trajectory_id, prompt_id, sample_index, reward, is_masked, termination, failure_class, failure_cause, num_tokens, "
     "num_response_tokens, num_turns, num_tool_calls, num_failed_tool_calls, num_retries, policy_version, started_at, "
     "wall_time_s, generate_s, engine_queue_s, tool_s, judge_queue_s, reward_s"
 )
-SORTABLE = frozenset(column.strip() for column in _COLUMNS.split(",")) | {"step"}
+SORTABLE = frozenset(column.strip() for column in _COLUMNS.split(",")) | {"step", NEWEST}
 _PLACE = "trajectories.rowid AS row, files.name AS file, offset, step, is_validation"
 _FROM = "trajectories JOIN files USING (file_id)"
 _NUM_BINS = 24
@@ -78,7 +80,10 @@ class Filter:
 
 def step_files(connection: sqlite3.Connection) -> list[str]:
     """Return the names of the recorded steps, in order: `step_000001`, ..., `validation_000000`, ..."""
-    return [row["name"].removesuffix(".atr") for row in connection.execute("SELECT name FROM files ORDER BY name")]
+    return [
+        row["name"].removesuffix(".atr")
+        for row in connection.execute("SELECT name FROM files WHERE name LIKE '%.atr' ORDER BY name")
+    ]
 
 
 def trajectory_page(
@@ -91,9 +96,10 @@ def trajectory_page(
     """
     if sort not in SORTABLE:
         raise BadQueryError(f"sort: no column `{sort}`")
-    condition, values = where.where()
+    where_all, values = where.where()
+    condition = where_all
     values |= {"limit": PAGE_ROWS}
-    key = f"coalesce({sort}, -1e308)"
+    key = "trajectories.rowid" if sort == NEWEST else f"coalesce({sort}, -1e308)"
     order = "DESC" if descending else "ASC"
     if cursor:
         values["newest"], values["value"], values["row"] = _decoded(cursor)
@@ -112,7 +118,7 @@ def trajectory_page(
         next_cursor = _encoded([values["newest"], found[-1]["sort_value"], found[-1]["row"]])
     page: dict[str, Any] = {"rows": rows, "next": next_cursor}
     if not cursor:
-        page["count"] = connection.execute(f"SELECT count(*) FROM trajectories WHERE {condition}", values).fetchone()[0]
+        page["count"] = connection.execute(f"SELECT count(*) FROM trajectories WHERE {where_all}", values).fetchone()[0]
     return page
 
 

@@ -31,7 +31,8 @@ CREATE TABLE IF NOT EXISTS fates (file_id INTEGER, step INTEGER, trajectory_id T
 CREATE INDEX IF NOT EXISTS by_step ON trajectories (is_validation, step, prompt_id);
 CREATE INDEX IF NOT EXISTS by_id ON trajectories (trajectory_id);
 CREATE INDEX IF NOT EXISTS by_prompt ON trajectories (prompt_id);
-CREATE INDEX IF NOT EXISTS by_file ON trajectories (file_id);
+CREATE INDEX IF NOT EXISTS by_file ON trajectories (file_id, offset);
+CREATE INDEX IF NOT EXISTS by_reward ON trajectories (coalesce(reward, -1e308));
 CREATE INDEX IF NOT EXISTS by_failure ON trajectories (failure_class, failure_cause, is_validation, step)
 WHERE failure_class != '';
 CREATE INDEX IF NOT EXISTS prompts_by_file ON prompts (file_id, prompt_id);

@@ -39,6 +39,7 @@ export class Table {
     const page = await this.load({ sort: this.sort, descending: this.descending });
     if (request !== this.request) return page;
     this.rows = [];
+    this.numPages = 0;
     this.body.replaceChildren();
     this.selected = -1;
     this.add(page);
@@ -61,6 +62,7 @@ export class Table {
     const start = this.rows.length;
     this.rows.push(...page.rows);
     this.next = page.next;
+    this.numPages += 1;
     this.body.append(...page.rows.map((row, index) =>
       h("tr", { onclick: () => this.onopen(row), onmouseenter: () => this.select(start + index, false) },
         this.columns.map((column) => h("td", { class: column.isText ? "text" : "" }, column.cell(row))))));

@@ -13,9 +13,9 @@ const KINDS = { step: "Rollout", validation: "Validation", all: "All steps" };
 const NO_FILTERS = { text: "", termination: "", min_reward: "", max_reward: "", failed_calls: false, failure_class: "", failure_cause: "" };
 const kept = new Map();
 
-/** Show `failure` in the table of all steps when it is opened next. */
+/** Show what the filters keep in the table of all steps when it is opened next. */
 export function keepFilters(run, filters) {
-  kept.set(run, { filters: { ...NO_FILTERS, ...filters }, sort: "step", descending: true });
+  kept.set(run, { filters: { ...NO_FILTERS, ...filters }, sort: "newest", descending: true, isAll: true });
 }
 
 export async function show(root, context) {
@@ -27,10 +27,7 @@ export async function show(root, context) {
 class Step {
   constructor(root, context) {
     Object.assign(this, { root, context, run: context.run });
-    const before = kept.get(this.run);
-    this.filters = before?.filters ?? { ...NO_FILTERS };
-    this.sort = before?.sort ?? "prompt_id";
-    this.descending = before?.descending ?? false;
+    this.filters = kept.get(this.run)?.filters ?? { ...NO_FILTERS };
   }
 
   async load() {
@@ -44,7 +41,9 @@ class Step {
     const [wanted] = this.context.parts;
     const rollouts = files.filter((file) => file.startsWith("step"));
     this.file = wanted === ALL ? ALL : files.includes(wanted) ? wanted : rollouts.at(-1) ?? files.at(-1);
-    this.isLatest = !wanted && this.file === rollouts.at(-1);
+    const order = this.file === ALL ? { sort: "newest", descending: true } : { sort: "prompt_id", descending: false };
+    const before = kept.get(this.run);
+    Object.assign(this, order, before?.isAll === (this.file === ALL) && { sort: before.sort, descending: before.descending });
     this.facts = h("div.facts.num");
     this.charts = h("div.distributions");
     this.groups = h("section.panel.groups");
@@ -187,7 +186,7 @@ class Step {
 
   page(order) {
     const { sort, descending } = this.table ?? order;
-    kept.set(this.run, { filters: this.filters, sort, descending });
+    kept.set(this.run, { filters: this.filters, sort, descending, isAll: this.file === ALL });
     const failed = this.filters.failed_calls ? { failed_calls: true } : {};
     const filters = { ...this.filters, failed_calls: "", ...failed };
     return get(ofRun(this.run, "trajectories"), { file: this.file === ALL ? "" : this.file, ...filters, ...order });
@@ -205,7 +204,7 @@ class Step {
     this.files = files;
     if (!isSame) this.root.firstChild.replaceWith(this.navigation());
     await this.loadSummary();
-    if (this.table.rows.length <= 200) await this.reload();
+    if (this.table.numPages <= 1) await this.reload();
     else Object.assign(this.keys, this.table.keys);
   }
 
