@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
     {"runners", "serve", "dashboard"},
     {"evaluation"},
     {"run"},
+    {"pages"},
     {"checkpoints"},
     {"agent_loop"},
     {"cluster"},

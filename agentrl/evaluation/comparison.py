@@ -14,11 +14,12 @@ from agentrl.config.plain import flatten
 from agentrl.config.schema.algorithm import SelectionSection
 from agentrl.config.schema.reward import RewardSection
 from agentrl.errors import ConfigError
-from agentrl.evaluation.conversation import Conversation, conversations
+from agentrl.evaluation.conversation import conversations
 from agentrl.evaluation.figures import interval, number, outcomes_by_prompt
 from agentrl.evaluation.record import EvaluationRecord, Sample, read_evaluation
 from agentrl.observability.estimates import CONFIDENCE, Estimate, PairedTest, estimate, paired_test
 from agentrl.observability.reports.outcome import outcome
+from agentrl.pages.conversation import Conversation
 from agentrl.types import Prompt
 
 COMPARISON_METHOD = (

@@ -1,11 +1,7 @@
-"""Self-contained HTML pages: no script, no request, every text escaped."""
+"""The pages of an evaluation and of a comparison."""
 
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from agentrl.checkpoints.store import write_whole
 from agentrl.evaluation.comparison import (
     COMPARISON_METHOD,
     Comparison,
@@ -14,8 +10,10 @@ from agentrl.evaluation.comparison import (
     result_rows,
 )
 from agentrl.evaluation.figures import interval, number
-from agentrl.evaluation.report import METHOD, Report, Table
+from agentrl.evaluation.report import METHOD, Report
+from agentrl.pages.page import Table, write_page
 
+_FORMATS = {"number": number, "interval": interval}
 _NUM_PAIRS = 8
 """Prompts with conversations on the page of a comparison."""
 
@@ -24,14 +22,14 @@ def write_report_page(file: Path, report: Report) -> None:
     """Write an evaluation's report."""
     means = [value.mean for _, value in report.figures[0].rows()]
     is_share = not any(mean < 0 or mean > 1 for mean in means)  # NaN, of too few samples, is no reason against it
-    _write_page(file, "report.html", title=report.title, report=report, is_share=is_share, method=METHOD)
+    write_page(file, "report.html", title=report.title, report=report, is_share=is_share, method=METHOD, **_FORMATS)
 
 
 def write_comparison_page(file: Path, comparison: Comparison) -> None:
     """Write the comparison of two evaluations, with conversations of the prompts that differ most."""
     first, second = comparison.sides
     pairs = conversations_of(comparison, num_prompts=_NUM_PAIRS)
-    _write_page(
+    write_page(
         file,
         "comparison.html",
         title=f"{second.folder.name} compared with {first.folder.name}",
@@ -42,22 +40,5 @@ def write_comparison_page(file: Path, comparison: Comparison) -> None:
         sides=[(letter, f"{side.folder} ({side.model})") for letter, side in zip("AB", comparison.sides, strict=True)],
         changes=Table(columns=("key", "A", "B"), rows=[*comparison.changes], num_texts=2),
         pairs=[*zip(comparison.prompts, pairs, strict=False)],
+        **_FORMATS,
     )
-
-
-def _write_page(file: Path, template: str, **content: Any) -> None:
-    pages = Environment(
-        loader=PackageLoader("agentrl.evaluation", "pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    pages.globals |= {"number": number, "interval": interval, "percent": _percent}
-    text = pages.get_template(template).render(**content)
-    # A policy can write half a surrogate pair, which has no UTF-8 form.
-    write_whole(file, text.encode(errors="replace"))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}%"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentrl.checkpoints.store import write_whole
-from agentrl.evaluation.conversation import Conversation
 from agentrl.evaluation.figures import interval, number
-from agentrl.evaluation.report import METHOD, Report, Table
+from agentrl.evaluation.report import METHOD, Report
+from agentrl.pages.conversation import Conversation
+from agentrl.pages.page import Table
 
 
 def write_report_markdown(file: Path, report: Report) -> None:

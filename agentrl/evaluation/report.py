@@ -1,26 +1,24 @@
 """The report of an evaluation: the facts behind `report.md` and `report.html`."""
 
 import math
-import platform
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from agentrl.config.schema.run import RunConfig
-from agentrl.evaluation.conversation import Conversation, examples_of
+from agentrl.evaluation.conversation import examples_of
 from agentrl.evaluation.figures import Figures, interval, number
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.observability.estimates import Estimate
 from agentrl.observability.reports.failure import describe_failures
+from agentrl.pages.conversation import Conversation
+from agentrl.pages.page import Table
 from agentrl.types import Termination, TrajectorySummary
 
-_PACKAGES = ("agentrl", "torch", "transformers", "vllm")
 _OF_THE_WORKER = ("tokenise_s", "engine_queue_s", "generate_s", "judge_queue_s", "tool_s", "reward_queue_s", "reward_s")
 """Parts of a trajectory's time that are in its record."""
 METHOD = (
@@ -33,16 +31,6 @@ _LOST = {
     Termination.INFRA_ERROR: "the infrastructure failed; not counted",
     Termination.DATA_ERROR: "the row cannot be scored; not counted",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table of texts; columns after the first are aligned to the right, but for last ones of words."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    num_texts: int = 0
-    """Number of last columns that hold words, aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +72,6 @@ def report_of(
         times=_times(scored, result),
         examples=examples_of(record, config.algorithm.selection),
     )
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide what is sampled."""
-    versions = {"Python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
-def now_text() -> str:
-    """Return the time of day for a report."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
 
 def _facts(config: RunConfig, result: Mapping[str, Any]) -> list[tuple[str, str]]:

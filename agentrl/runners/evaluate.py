@@ -20,9 +20,10 @@ from agentrl.evaluation.figures import Figures, figures_of, interval, number
 from agentrl.evaluation.html_pages import write_report_page
 from agentrl.evaluation.markdown_pages import write_report_markdown
 from agentrl.evaluation.record import EvaluationRecord, read_evaluation
-from agentrl.evaluation.report import installed_versions, now_text, report_of
+from agentrl.evaluation.report import report_of
 from agentrl.evaluation.rollout import roll_out_missing
 from agentrl.observability.reports.failure import describe_failures
+from agentrl.pages.page import installed_versions, now_text
 from agentrl.run.plan import EvaluationPlan, EvaluationRun, evaluating, prepare_evaluation
 from agentrl.run.training_step import measured
 from agentrl.runners.command_line import exit_process, make_parser, run_command

@@ -10,7 +10,7 @@ import yaml
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
 from agentrl.config.validation.relations import Purpose
-from agentrl.evaluation.report import installed_versions, now_text
+from agentrl.pages.page import installed_versions, now_text
 from agentrl.trajectories.store import TrajectoryStore
 from agentrl.types import (
     Failure,
