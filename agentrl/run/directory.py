@@ -5,7 +5,7 @@ runs/demo/
 ├── inputs.json             digests of data, tool files, models, code and MCP tools, which must stay the same too
 ├── metrics.jsonl           one object per step
 ├── run_id                  the id of the run in trackers; some of them write folders of their own
-├── tensorboard/  run.log  reward_curve.png
+├── tensorboard/  run.log  reward_curve.png  report.html
 ├── trajectories/           every trajectory, one file per step
 ├── checkpoints/            `agentrl.checkpoints.store`; elsewhere with `checkpoint.dir`
 ├── last_checkpoint.json    the step of the last one that counted: a run whose checkpoints are gone does not begin again
@@ -27,6 +27,7 @@ from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import describe_survived
 from agentrl.observability.reports.text_curve import text_curve
+from agentrl.pages.run_report import REPORT
 from agentrl.run.fingerprints import EDITABLE, Content, digest_of
 from agentrl.run.resumable_folder import EXPORTED, ResumableFolder, content_of, refuse_other_inputs
 from agentrl.run.resume_rules import (
@@ -119,6 +120,7 @@ class RunDirectory(ResumableFolder):
         text = (
             f"{text_curve(self.metrics)}\n"
             f"reward curve:   {self.reward_curve}\n"
+            f"report:         {self.path / REPORT}\n"
             f"trained policy: {self.policy.path}\n"
             f"metrics:        {self.metrics}"
         )

@@ -1,5 +1,6 @@
 """The parts of a training step that are neither rollout nor update: refilling, validation, checkpoints, the end."""
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -21,6 +22,7 @@ from agentrl.observability.reports.reward_curve import draw_reward_curve
 from agentrl.observability.reports.tools import describe_failing_tools
 from agentrl.observability.rollout_metrics import summarise, validation_metrics
 from agentrl.observability.step_time import StepTime, split_metrics
+from agentrl.pages.run_report import try_to_write_run_report
 from agentrl.run.plan import EvaluationRun, Run
 from agentrl.types import Group, TrajectorySummary
 
@@ -236,7 +238,7 @@ async def save(run: Run, rollouts: RolloutStream, state: RunState) -> None:
 
 
 async def finish(run: Run, state: RunState) -> None:
-    """End the stage; after the last one export the policy, draw the curve, and mark the run as finished."""
+    """End the stage; after the last one export the policy, draw the curve, write the report, and mark the run as finished."""
     await run.checkpoints.settle()
     if (advice := run.advisor.conclusion()) is not None:
         logger.info("%s", advice)
@@ -249,6 +251,7 @@ async def finish(run: Run, state: RunState) -> None:
     await run.learner.export(str(directory.policy.begin()))
     directory.policy.take()
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
+    await asyncio.to_thread(try_to_write_run_report, directory.path)
     policy, curve = str(directory.policy.path), str(directory.reward_curve)
     # Some may have died since the last row was written.
     survived = count_survived(directory.metrics) | run.plan.history.counts()

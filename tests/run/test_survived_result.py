@@ -22,13 +22,16 @@ class Ending:
     async def export(self, folder: str) -> None:
         os.mkdir(folder)
 
+    def conclusion(self) -> None: ...
+
     def take_num_deaths(self) -> int:
         return 2
 
 
 async def finished(plan: Plan, state: RunState | None = None) -> None:
     end: Any = Ending()
-    run = SimpleNamespace(plan=plan, config=plan.config, checkpoints=end, progress=end, learner=end, engines=end)
+    parts = dict.fromkeys(("checkpoints", "progress", "learner", "engines", "advisor"), end)
+    run = SimpleNamespace(plan=plan, config=plan.config, **parts)
     await finish(cast(Run, run), state or RunState())
 
 

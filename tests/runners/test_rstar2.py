@@ -97,6 +97,7 @@ def test_the_output_ends_with_the_curve_and_the_paths(finished: tuple[Path, str]
     assert "validation accuracy" in output
     assert str(run_dir / "reward_curve.png") in output
     assert (run_dir / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "finished after 3 of 3 steps" in (run_dir / "report.html").read_text()
     assert (run_dir / "config.yaml").is_file()
     assert list((run_dir / "tensorboard").iterdir())
 
