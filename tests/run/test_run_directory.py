@@ -569,6 +569,18 @@ def test_an_evaluation_with_trajectories_goes_on_with_the_code_and_keys_they_wer
         directory(tmp_path, *overrides).open(inputs, trains=False)
 
 
+def test_an_evaluation_goes_on_with_servers_at_another_address(tmp_path: Path):
+    for port in (8001, 8002):
+        words = ["rollout.engine=openai", f"rollout.openai.base_urls=['http://127.0.0.1:{port}/v1']"]
+        loaded = load_run_config(
+            "configs/demo.yaml", [f"run.dir={tmp_path / 'run'}", *words], purpose=Purpose.EVALUATION
+        )
+        evaluation = RunDirectory(loaded.config)
+        evaluation.open({}, trains=False)
+        evaluation.trajectories.append(0, [], validation=True)
+        evaluation.close()
+
+
 def test_an_evaluation_that_lost_trajectories_is_not_finished(tmp_path: Path):
     evaluation = directory(tmp_path)
     evaluation.open({}, trains=False)
