@@ -103,15 +103,15 @@ class _Timeline:
         return max(0.0, float(ready_s) - self.now_s)
 
     def _queue(self, jobs_s: Array, num_places: int, entered_s: float) -> float:
-        places, jobs = self.places_s, jobs_s.tolist()
-        if max(places, default=0.0) <= entered_s:
-            places[:] = [entered_s + job_s for job_s in jobs[:num_places]]
-            del jobs[:num_places]
+        places = self.places_s
+        if max(places, default=0.0) <= entered_s:  # all are free
+            places[:] = (jobs_s[:num_places] + entered_s).tolist()
+            jobs_s = jobs_s[num_places:]
         else:
-            places[:] = [max(place_s, entered_s) for place_s in places]
+            places[:] = [place_s if place_s > entered_s else entered_s for place_s in places]
         places.extend([entered_s] * (num_places - len(places)))
         heapify(places)
-        for job_s in jobs:
+        for job_s in jobs_s.tolist():
             heapreplace(places, places[0] + job_s)
         return max(places)
 
