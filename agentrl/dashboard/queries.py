@@ -24,8 +24,12 @@ _COLUMNS = (
     "num_response_tokens, num_turns, num_tool_calls, num_failed_tool_calls, num_retries, policy_version, started_at, "
     "wall_time_s, generate_s, engine_queue_s, tool_s, judge_queue_s, reward_s"
 )
-SORTABLE = frozenset(column.strip() for column in _COLUMNS.split(",")) | {"step", NEWEST}
-_PLACE = "trajectories.rowid AS row, files.name AS file, offset, step, is_validation"
+SORTABLE = frozenset(column.strip() for column in _COLUMNS.split(",")) | {"step", "fate", NEWEST}
+_FATE = (
+    "(SELECT fate FROM fates WHERE NOT is_validation AND fates.step = trajectories.step "
+    "AND fates.trajectory_id = trajectories.trajectory_id)"
+)
+_PLACE = f"trajectories.rowid AS row, files.name AS file, offset, trajectories.step, is_validation, {_FATE} AS fate"
 _FROM = "trajectories JOIN files USING (file_id)"
 _NUM_BINS = 24
 _MAX_CLUSTERS = 50
@@ -46,6 +50,8 @@ class Filter:
     min_reward: float | None = None
     max_reward: float | None = None
     termination: str = ""
+    fate: str = ""
+    """Use in the update."""
     failed_calls: bool = False
     """Keep those with a failed tool call."""
     text: str = ""
@@ -60,6 +66,7 @@ class Filter:
             "reward >= :min_reward": self.min_reward is not None,
             "reward <= :max_reward": self.max_reward is not None,
             "termination = :termination": bool(self.termination),
+            f"{_FATE} = :fate": bool(self.fate),
             "num_failed_tool_calls > 0": self.failed_calls,
             "instr(lower(prompt_id || ' ' || trajectory_id), lower(:text))": bool(self.text),
             "failure_class != '' AND failure_class = :failure_class AND failure_cause = :failure_cause": self.failure
@@ -71,6 +78,7 @@ class Filter:
             "min_reward": self.min_reward,
             "max_reward": self.max_reward,
             "termination": self.termination,
+            "fate": self.fate,
             "text": self.text,
             "failure_class": self.failure[0] if self.failure else "",
             "failure_cause": self.failure[1] if self.failure else "",
@@ -99,7 +107,7 @@ def trajectory_page(
     where_all, values = where.where()
     condition = where_all
     values |= {"limit": PAGE_ROWS}
-    key = "trajectories.rowid" if sort == NEWEST else f"coalesce({sort}, -1e308)"
+    key = "trajectories.rowid" if sort == NEWEST else f"coalesce({_FATE if sort == 'fate' else sort}, -1e308)"
     order = "DESC" if descending else "ASC"
     if cursor:
         values["newest"], values["value"], values["row"] = _decoded(cursor)
@@ -136,6 +144,9 @@ def step_summary(connection: sqlite3.Connection, step: int, *, is_validation: bo
     terminations: dict[str, int] = {}
     for row in rows:
         terminations[row["termination"]] = terminations.get(row["termination"], 0) + 1
+    fates = connection.execute(
+        "SELECT fate, count(*) FROM fates WHERE step = ? AND ? GROUP BY fate", (step, not is_validation)
+    )
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     return {
         "num_trajectories": len(rows),
@@ -146,6 +157,7 @@ def step_summary(connection: sqlite3.Connection, step: int, *, is_validation: bo
         "num_failed_calls": sum(row["num_failed_tool_calls"] for row in rows),
         "groups": [{"prompt_id": prompt_id, "rewards": members} for prompt_id, members in groups.items()],
         "terminations": terminations,
+        "fates": dict(map(tuple, fates)),
         "histograms": {
             "reward": _histogram(rewards),
             "response tokens": _histogram([row["num_response_tokens"] for row in rows]),

@@ -42,7 +42,7 @@ class TokenTexts:
     def of(self, token_ids: Sequence[int]) -> list[str]:
         """Return the text of each token; a character of several tokens belongs to the first, and the others are empty."""
         for token_id in set(token_ids) - self._texts.keys():
-            self._texts[token_id] = self._text_of([token_id])
+            self._texts[token_id] = self._text_of([token_id]) or f"\u27e8{token_id}\u27e9"
         texts = [self._texts[token_id] for token_id in token_ids]
         start = 0
         while start < len(texts):

@@ -12,6 +12,7 @@ from agentrl.dashboard.app import Dashboard
 from agentrl.dashboard.runs import open_runs
 from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import MetricsFile
+from agentrl.trajectories.store import TrajectoryStore
 from agentrl.types import Failure, FailureClass, Termination
 from tests.dashboard.run_folder import prompt, trajectory, write_run, write_step, write_trajectories
 
@@ -212,3 +213,23 @@ def test_new_steps_are_seen_by_the_next_update(run_dir: Path):
         assert json_of(client, "/api/runs")[0]["num_trajectories"] == 25
         failed = json_of(client, "/api/runs/run/trajectories?failure_class=engine&failure_cause=died")
         assert [row["trajectory_id"] for row in failed["rows"]] == ["3-p7-0"]
+
+
+def test_trajectories_have_their_use_in_the_update(run_dir: Path):
+    store = TrajectoryStore(run_dir)
+    store.record_fates(1, {"trained": ["1-p0-0", "1-p0-1"], "not_drawn": ["1-p0-2"]})
+    store.append(1, [trajectory(1, 0, 0)], validation=True)
+    with client_of(run_dir) as client:
+        rows = json_of(client, f"{STEP}&sort=fate&descending=true&text=p0")["rows"]
+        assert [(row["trajectory_id"], row["fate"]) for row in rows] == [
+            ("1-p0-1", "trained"),
+            ("1-p0-0", "trained"),
+            ("1-p0-2", "not_drawn"),
+            ("1-p0-3", None),
+        ]
+        assert [row["fate"] for row in json_of(client, f"{STEP}&fate=not_drawn")["rows"]] == ["not_drawn"]
+        assert json_of(client, "/api/runs/run/summary?file=step_000001")["fates"] == {"not_drawn": 1, "trained": 2}
+        assert json_of(client, "/api/runs/run/summary?file=validation_000001")["fates"] == {}
+        validated = json_of(client, "/api/runs/run/trajectories?file=validation_000001")["rows"]
+        assert [row["fate"] for row in validated] == [None]
+        assert json_of(client, "/api/runs/run/steps")["files"] == ["step_000001", "step_000002", "validation_000001"]

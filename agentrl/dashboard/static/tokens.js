@@ -171,7 +171,7 @@ export class TokenView {
   }
 
   goTo(event) {
-    const share = Math.min(1, event.offsetY / this.mapHeight);
+    const share = Math.max(0, Math.min(1, event.offsetY / this.mapHeight));
     this.reveal(Math.min(this.data.mask.length - 1, Math.floor(share * this.data.mask.length)));
   }
 

@@ -10,7 +10,7 @@ import { histogram, barList } from "../histogram.js";
 export const tab = "step";
 const ALL = "all";
 const KINDS = { step: "Rollout", validation: "Validation", all: "All steps" };
-const NO_FILTERS = { text: "", termination: "", min_reward: "", max_reward: "", failed_calls: false, failure_class: "", failure_cause: "" };
+const NO_FILTERS = { text: "", termination: "", fate: "", min_reward: "", max_reward: "", failed_calls: false, failure_class: "", failure_cause: "" };
 const kept = new Map();
 
 /** Show what the filters keep in the table of all steps when it is opened next. */
@@ -100,7 +100,8 @@ class Step {
     fill(this.charts,
       histogram("Reward", histograms.reward, { color: "reward", onpick: (low, high) => this.set({ min_reward: low, max_reward: high }) }),
       histogram("Response tokens", histograms["response tokens"]), histogram("Time", histograms.seconds, { format: seconds }),
-      barList("Ended by", found.terminations, (name) => this.set({ termination: name })));
+      barList("Ended by", found.terminations, (name) => this.set({ termination: name })),
+      Object.keys(found.fates).length > 0 && barList("Use in the update", found.fates, (name) => this.set({ fate: name })));
     this.drawGroups();
   }
 
@@ -129,6 +130,7 @@ class Step {
       text("prompt_id", "Prompt"), plain("sample_index", "Sample"),
       { name: "reward", label: "Reward", cell: (row) => [fixed(row.reward, 3), " ", square(row.reward, [0, 1])] },
       { name: "termination", label: "Ended by", isText: true, cell: (row) => this.ending(row) },
+      { name: "fate", label: "Use", isText: true, title: "use in the update", cell: (row) => h("span", { class: row.fate === "trained" ? "faint" : "muted" }, row.fate?.replaceAll("_", " ") ?? "") },
       plain("num_turns", "Turns"), plain("num_tool_calls", "Calls"),
       { name: "num_failed_tool_calls", label: "Failed", cell: (row) => h("span", { class: row.num_failed_tool_calls ? "bad" : "faint" }, count(row.num_failed_tool_calls)) },
       plain("num_response_tokens", "Sampled", count, "sampled tokens"), plain("num_tokens", "Tokens", count, "prompt and observations too"),
@@ -153,8 +155,9 @@ class Step {
     this.termination = h("select.field", { "aria-label": "ended by", onchange: (event) => this.set({ termination: event.target.value }) });
     this.failed = h("button.button", { type: "button", onclick: () => this.set({ failed_calls: !this.filters.failed_calls }) }, "Failed calls");
     this.failure = h("span.pill.bad");
+    this.fate = h("span.pill.accent");
     this.reset = h("button.button", { type: "button", onclick: () => this.set(NO_FILTERS) }, "Reset");
-    return h("div.head.filters", null, h("h1", null, "Trajectories"), this.numFound, this.failure, h("div.grow"), this.fields.text,
+    return h("div.head.filters", null, h("h1", null, "Trajectories"), this.numFound, this.failure, this.fate, h("div.grow"), this.fields.text,
       h("span.range", null, h("span.muted", null, "Reward"), this.fields.min_reward, "–", this.fields.max_reward), this.termination, this.failed, this.reset);
   }
 
@@ -165,6 +168,8 @@ class Step {
     fill(this.termination, h("option", { value: "" }, "Ended by any"), names.map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
     this.termination.value = filters.termination;
     this.failed.setAttribute("aria-pressed", String(filters.failed_calls));
+    this.fate.hidden = !filters.fate;
+    this.fate.textContent = filters.fate.replaceAll("_", " ");
     this.failure.hidden = !filters.failure_class;
     this.failure.textContent = `${filters.failure_class}: ${filters.failure_cause}`.slice(0, 60);
     this.reset.disabled = Object.entries(NO_FILTERS).every(([name, value]) => filters[name] === value);

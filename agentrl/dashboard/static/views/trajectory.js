@@ -102,6 +102,7 @@ class TrajectoryPage {
       h("section.panel.facts-panel", null, h("h2", null, "Reward"),
         h("dl.facts-list", null, fact("reward", record.reward === null ? "none" : number(record.reward)),
           record.reward !== null && rewards.length > 1 && fact("minus the group's mean", signed(record.reward - mean), record.reward > mean ? "good" : record.reward < mean ? "bad" : ""),
+          place.fate && fact("use in the update", place.fate.replaceAll("_", " "), place.fate === "trained" ? "" : "warn"),
           Object.entries(record.reward_metrics).map(([name, value]) => fact(name, number(value))),
           prompt && prompt.answer !== null && fact("reference answer", h("span.mono.answer", null, typeof prompt.answer === "string" ? prompt.answer : JSON.stringify(prompt.answer))))),
       h("section.panel.facts-panel", null, h("h2", null, "Time"), timeSplit(record.times), h("dl.facts-list", null, fact("wall time", seconds(record.wall_time_s)), record.num_retries > 0 && fact("retries", count(record.num_retries), "bad"))),
