@@ -21,7 +21,7 @@ SOURCES = sorted([*ROOT.glob("agentrl/**/*.py"), *ROOT.glob("code_judge_server/*
 
 LAYERS: list[set[str]] = [
     {"runners", "serve", "dashboard"},
-    {"evaluation"},
+    {"evaluation", "replay"},
     {"run"},
     {"pages"},
     {"checkpoints"},

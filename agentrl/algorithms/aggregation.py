@@ -52,4 +52,4 @@ def trajectory_sums(values_N: Tensor, trajectory_N: Tensor) -> Tensor:
     if not len(values_N):
         return values_N
     sums = values_N.new_zeros(int(trajectory_N.max()) + 1).index_add(0, trajectory_N, values_N)
-    return sums[trajectory_N]
+    return sums.index_select(0, trajectory_N)  # the gradient of `sums[trajectory_N]` is added up in any order

@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -129,6 +130,35 @@ def load_weights(url: str, model: nn.Module, *, trained_only: bool = False) -> N
         weights = _trained(weights, model)
     _load({"model": weights}, reader, url)
     set_model_state_dict(model, weights, options=StateDictOptions(strict=not trained_only))
+
+
+def first_difference(left: str, right: str) -> str | None:
+    """Return the name of the first entry in which two checkpoints differ, torch's generators apart; None if none does."""
+    entries, others = _entries(left), _entries(right)
+    for name in sorted(entries.keys() | others.keys()):
+        if name not in entries or name not in others or not _equal(entries[name], others[name]):
+            return name
+    return None
+
+
+def _entries(url: str) -> dict[str, Any]:
+    reader = _with_diagnosis(FsspecReader(url), url)
+    contents = reader.read_metadata().state_dict_metadata
+    state = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        if isinstance(entry, TensorStorageMetadata)
+        else None
+        for name, entry in contents.items()
+        if not name.startswith("generator.")
+    }
+    _load(state, reader, url)
+    return state
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    return left == right
 
 
 def _state(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:

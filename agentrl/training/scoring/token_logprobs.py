@@ -91,7 +91,7 @@ def score_tokens(
 
 def scored_states(decoder: nn.Module, tokens: PackedTokens) -> Tensor:
     """Return `[M, W]`: the states of a Hugging Face decoder's last layer at this rank's scored tokens."""
-    return _decoded(decoder, tokens).last_hidden_state[0][tokens.scored_N]
+    return _decoded(decoder, tokens).last_hidden_state[0].index_select(0, tokens.scored_N)
 
 
 def _decoded(decoder: nn.Module, tokens: PackedTokens, **options: Any) -> Any:
@@ -110,7 +110,7 @@ def _score_row(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     begin_row(model, tokens)
     decoded = _decoded(model.get_decoder(), tokens, **({"output_router_logits": True} if router_loss else {}))
-    hidden_MW = decoded.last_hidden_state[0][tokens.scored_N]
+    hidden_MW = decoded.last_hidden_state[0].index_select(0, tokens.scored_N)
     router_sum = router_loss_sum(model, decoded.router_logits, tokens) if router_loss else None
     if not hasattr(model, _HEAD_IS_PLAIN):
         setattr(model, _HEAD_IS_PLAIN, _head_is_plain(model, hidden_MW))

@@ -1,6 +1,8 @@
 import random
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -61,6 +63,27 @@ def test_scoring_in_chunks_matches_the_log_softmax_with_gradients(
     gradients = dict(plain.named_parameters())
     for name, parameter in model.named_parameters():
         assert_same_direction(parameter.grad, gradients[name].grad)
+
+
+def test_gradients_of_tokens_that_share_a_state_are_added_in_one_order():
+    """Answers to one prompt share the state of its last token; sums in the order of threads would differ between runs."""
+    draws = torch.Generator().manual_seed(0)
+    scored_N = torch.randint(0, 20, (20_000,), generator=draws)
+    tokens = replace(pack_tokens([make_example(random.Random(0), 24)]), scored_N=scored_N)
+    states = torch.randn(1, 24, 64, generator=draws).requires_grad_()
+    weights = torch.randn(len(scored_N), 64, generator=draws)
+
+    def decoder(**_: Any) -> SimpleNamespace:
+        return SimpleNamespace(last_hidden_state=states)
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    gradients = [
+        torch.autograd.grad((token_logprobs.scored_states(cast(Any, decoder), tokens) * weights).sum(), states)[0]
+        for _ in range(10)
+    ]
+    torch.set_num_threads(num_threads)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
 
 def test_logits_of_all_tokens_never_exist_at_once(monkeypatch: pytest.MonkeyPatch):
