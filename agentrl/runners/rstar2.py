@@ -15,10 +15,10 @@ from agentrl.checkpoints.contents import RunState
 from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.observability.step_time import StepTime
 from agentrl.run.plan import Run, prepare, running
+from agentrl.run.preflight.check import CheckLevel, check
 from agentrl.run.recovery import surviving_early_deaths, surviving_model_deaths
 from agentrl.run.stage_plans import plan_stage, stages_left
 from agentrl.run.training_step import advise, collect_batch, finish, restore, rolling_out, save, validate
-from agentrl.runners.check import CheckLevel, check
 from agentrl.runners.command_line import exit_process, exit_without_threads, make_parser, run_command
 
 

@@ -11,7 +11,7 @@ from agentrl.checkpoints.store import CheckpointStore
 from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
 from agentrl.run.plan import prepare
-from agentrl.runners.check import CheckLevel, check
+from agentrl.run.preflight.check import CheckLevel, check
 
 
 def refused(url: str) -> str:

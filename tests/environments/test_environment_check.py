@@ -9,9 +9,9 @@ from agentrl.config.load import load_run_config
 from agentrl.errors import UnexplainedError
 from agentrl.run.fingerprints import CODE, code_of_user
 from agentrl.run.plan import check_plugins
+from agentrl.run.preflight.check import read_data
 from agentrl.run.preflight.plugins import try_tools_and_reward
 from agentrl.run.preflight.report import CheckReport, CheckSubject
-from agentrl.runners.check import read_data
 from tests.test_docs import ROOT, read_block
 
 PAGE = ROOT / "docs" / "environments.md"

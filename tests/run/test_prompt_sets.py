@@ -11,8 +11,8 @@ from agentrl.data.pass_rates import PassRates
 from agentrl.errors import ConfigError
 from agentrl.models.tokenizer import load_tokenizer
 from agentrl.run.plan import prepare
+from agentrl.run.preflight.check import CheckLevel, check
 from agentrl.run.prompt_sets import count_overlong, held_out_prompts, overlong_warnings, training_prompts
-from agentrl.runners.check import CheckLevel, check
 
 POLICY = "examples/arithmetic/policy"
 LONG = "Compute 1 + 1. " * 40

@@ -16,9 +16,9 @@ from agentrl.config.load import LoadedConfig, load_run_config
 from agentrl.config.schema.run import RewardSection
 from agentrl.errors import ConfigError, ToolError, UnexplainedError
 from agentrl.rewards.loader import build_reward
+from agentrl.run.preflight.check import CheckLevel, check
 from agentrl.run.preflight.plugins import score_answers
 from agentrl.run.preflight.report import CheckReport
-from agentrl.runners.check import CheckLevel, check
 from agentrl.types import Prompt, Turn
 
 
