@@ -12,6 +12,7 @@ _WIDTH, _HEIGHT = 440, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 8, 22
 _MAX_POINTS = 150
 """Points of a line; more steps are drawn as means of neighbours."""
+_MAX_DOTS = 40
 _SMOOTHING_STEPS = 5
 _NUM_TICKS = 4
 
@@ -78,7 +79,7 @@ def line_of(name: str, steps: Sequence[int], values: Sequence[float | None], *, 
     cells = [points[start:end] for start, end in pairwise(ends)]
     return Line(
         name=name,
-        steps=[cell[-1][0] for cell in cells],
+        steps=[cell[-1 if index else 0][0] for index, cell in enumerate(cells)],
         values=[fmean(value for _, value in cell) for cell in cells],
         is_smoothed=is_smoothed and len(cells) > 2 * _SMOOTHING_STEPS,
     )
@@ -109,7 +110,7 @@ def _drawn_line(line: Line, axes: _Axes, number: int) -> Iterator[Markup]:
         values = [fmean(values[max(0, end - _SMOOTHING_STEPS) : end]) for end in range(1, len(values) + 1)]
     yield _path(line.steps, values, axes, f"c{number}")
     for step, value in zip(line.steps, line.values, strict=True):
-        radius = 3.5 if line.has_dots or len(line.steps) == 1 else 0
+        radius = 3.5 if (line.has_dots and len(line.steps) <= _MAX_DOTS) or len(line.steps) == 1 else 0
         yield (
             Markup(
                 '<circle class="c{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}, step {}: {:.4g}</title></circle>'

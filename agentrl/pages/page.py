@@ -1,7 +1,9 @@
 """Self-contained HTML pages: no script, no request, every text escaped; and what their tables hold."""
 
+import os
 import platform
 import time
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,6 +50,14 @@ def installed_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+def machine_text(gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """Return this machine's system, cores, and NVIDIA's GPUs as their driver's folder names them."""
+    infos = [file.read_text() for file in sorted(gpus.glob("*/information"))]
+    models = Counter(line.partition(":")[2].strip() for info in infos for line in info.splitlines() if "Model:" in line)
+    parts = [platform.platform(), f"{os.cpu_count()} cores", *(f"{count} x {name}" for name, count in models.items())]
+    return ", ".join(parts)
 
 
 def now_text() -> str:

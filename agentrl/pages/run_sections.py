@@ -1,8 +1,6 @@
 """The parts of a run's report, as tables and charts."""
 
 import math
-import os
-import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +14,7 @@ from agentrl.observability.metrics_file import MetricsRow, series
 from agentrl.observability.reports.outcome import is_solved
 from agentrl.pages.charts import Chart, line_of
 from agentrl.pages.conversation import Conversation, conversation_of
-from agentrl.pages.page import Table, installed_versions, now_text
+from agentrl.pages.page import Table, installed_versions, machine_text, now_text
 from agentrl.pages.run_record import FailedTries, RunRecord
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Termination, Trajectory
@@ -102,7 +100,8 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
         "processes": f"engines: {rollout.num_engines} ({rollout.engine}), agent loops: {rollout.num_workers}, actor ranks: "
         f"{actor.num_workers}",
         "seed": f"{config.run.seed}",
-        "this page": f"{now_text()}, {versions}; {platform.platform()}, {os.cpu_count()} cores",
+        "written": f"{now_text()} on {machine_text()}",
+        "versions there": versions,
     }
     return [*rows.items()]
 

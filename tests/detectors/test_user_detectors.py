@@ -126,7 +126,7 @@ def test_a_regular_expression_that_takes_exponential_time_is_given_up(tmp_path: 
 
 
 def test_a_search_takes_at_most_ten_milliseconds_of_cpu_per_megabyte():
-    """The bar is 2.5 ms; `benchmarks.md` has the figure of a quiet machine."""
+    """docs/detectors.md has the figures: 0.5 ms, where the bar is 2.5 ms."""
     sentence = "The shop has 996 stamps and sells 955 of them, so I subtract and get the number that is left. "
     trajectory = episode(Turn(text=sentence * (MB // len(sentence))))
     detector = RegexDetector("x", r"(?i)i apologi[sz]e", Source.POLICY)

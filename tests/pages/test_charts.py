@@ -45,7 +45,7 @@ def test_missing_and_infinite_values_are_left_out():
 
 def test_many_steps_are_thinned_out_to_their_means():
     line = line_of("a", range(1, 100_001), [float(step % 2) for step in range(1, 100_001)])
-    assert (len(line.steps), line.steps[-1]) == (150, 100_000)
+    assert (len(line.steps), line.steps[0], line.steps[-1]) == (150, 1, 100_000)
     assert all(abs(value - 0.5) < 0.01 for value in line.values)
 
 

@@ -16,6 +16,7 @@ from agentrl.config.load import load_run_config
 from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import MetricsFile
 from agentrl.pages import run_record
+from agentrl.pages.page import machine_text
 from agentrl.pages.run_record import read_run
 from agentrl.pages.run_report import report_of, try_to_write_run_report, write_run_report
 from agentrl.trajectories.store import TrajectoryStore
@@ -140,6 +141,14 @@ def test_a_run_without_a_step_has_a_page(run_dir: Path):
     text = Page(write_run_report(run_dir)).text
     assert "not finished: 0 of 60 steps" in text
     assert "No step is recorded yet." in text
+
+
+def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path):
+    for number in range(2):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+        (tmp_path / f"0000:0{number}:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: \t\t 12\n")
+    assert machine_text(tmp_path).endswith(" cores, 2 x NVIDIA H100")
+    assert machine_text(tmp_path / "absent").endswith(" cores")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path):
