@@ -19,7 +19,7 @@ import yaml
 
 from agentrl.dashboard.metric_table import MetricTable
 from agentrl.dashboard.records import TokenTexts
-from agentrl.errors import ConfigError
+from agentrl.errors import UNDECODABLE, ConfigError
 from agentrl.trajectories.index import RunIndex
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Run:
         problem = ""
         try:
             self.metrics.update()
-        except (ValueError, OSError) as error:
+        except (*UNDECODABLE, OSError) as error:
             problem = f"metrics: {error}"
         steps = self.metrics.steps
         last_step = steps[-1] if steps else None
@@ -156,7 +156,7 @@ class Run:
             if index.update() or not state.num_trajectories:
                 count = index.connection.execute("SELECT count(*) FROM trajectories").fetchone()[0]
                 return replace(state, num_trajectories=count)
-        except (ValueError, OSError, sqlite3.Error) as error:
+        except (*UNDECODABLE, OSError, sqlite3.Error) as error:
             return replace(state, problem=f"trajectories: {error}")
         return state
 

@@ -134,7 +134,7 @@ def test_the_trajectories_of_a_step_are_filtered_sorted_and_opened_by_keys(addre
     assert "Traceback: no" in text
     assert page.locator(".lane-bars .bar.sampled").count() == 2
     page.keyboard.press("Escape")
-    page.wait_for_selector(".table tbody tr:only-child")  # the filter is kept
+    page.wait_for_selector(".table tbody tr.selected:only-child")  # filter and selection are kept
 
 
 def test_a_group_is_compared_token_by_token(address: str, open_page: Any):

@@ -32,8 +32,8 @@ export class Table {
     }
   }
 
-  /** Load the first page with the present order; returns it. */
-  async reload() {
+  /** Load the first page with the present order, keep the selection where it is in there, and return the page. */
+  async reload(selected = this.rows[this.selected]?.row) {
     this.markSorted();
     const request = ++this.request;
     const page = await this.load({ sort: this.sort, descending: this.descending });
@@ -43,6 +43,8 @@ export class Table {
     this.body.replaceChildren();
     this.selected = -1;
     this.add(page);
+    const index = this.rows.findIndex((row) => row.row === selected);
+    if (index >= 0) this.select(index, false);
     return page;
   }
 

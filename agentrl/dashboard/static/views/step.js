@@ -33,9 +33,9 @@ class Step {
   async load() {
     const { files } = await get(ofRun(this.run, "steps"));
     this.files = files;
-    if (!files.length) {
+    this.isEmpty = !files.length;
+    if (this.isEmpty) {
       fill(this.root, h("div.empty", null, "No trajectory is recorded yet. A step appears here once it is rolled out."));
-      this.isEmpty = true;
       return;
     }
     const [wanted] = this.context.parts;
@@ -54,7 +54,13 @@ class Step {
       onopen: (row) => this.context.go(this.run, "trajectory", row.file, row.offset),
     });
     fill(this.root, this.navigation(), this.file !== ALL && [this.charts, this.groups], this.filterLine(), h("div.panel", null, this.table.element));
-    await Promise.all([this.loadSummary(), this.reload()]);
+    await Promise.all([this.loadSummary(), this.reload(before?.row)]);
+    this.keepScroll = before?.file === this.file;
+    this.scroll = before?.scroll;
+  }
+
+  ready() {
+    if (this.keepScroll) scrollTo(0, this.scroll);
   }
 
   navigation() {
@@ -182,9 +188,9 @@ class Step {
     return this.reload();
   }
 
-  async reload() {
+  async reload(selected) {
     this.drawFilters();
-    const page = await this.table.reload();
+    const page = await this.table.reload(selected);
     this.numFound.textContent = `${count(page.count)}${this.summary && page.count !== this.summary.num_trajectories ? ` of ${count(this.summary.num_trajectories)}` : ""}`;
     Object.assign(this.keys, this.table.keys);
   }
@@ -207,13 +213,21 @@ class Step {
     if (this.isEmpty) { await this.load(); return; }
     const isSame = files.length === this.files.length;
     this.files = files;
-    if (!isSame) this.root.firstChild.replaceWith(this.navigation());
+    if (!isSame) {
+      this.root.firstChild.replaceWith(this.navigation());
+      Object.assign(this.keys, this.table.keys);
+    }
+    const count = this.summary?.num_trajectories;
     await this.loadSummary();
+    if (this.summary && count === this.summary.num_trajectories) return;
     if (this.table.numPages <= 1) await this.reload();
-    else Object.assign(this.keys, this.table.keys);
   }
 
   close() {
-    this.table?.close();
+    if (!this.table) return;
+    this.table.close();
+    const { row } = this.table.rows[this.table.selected] ?? {};
+    const left = kept.get(this.run);
+    if (left && left.isAll === (this.file === ALL)) kept.set(this.run, { ...left, file: this.file, row, scroll: scrollY });
   }
 }
