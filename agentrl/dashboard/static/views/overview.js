@@ -36,14 +36,16 @@ class Overview {
     this.total = h("span.muted");
     const field = h("input.field", { type: "search", placeholder: "Metric name", "data-filter": true, size: 28,
       oninput: debounced(120, (event) => this.find(event.target.value)) });
-    fill(this.root, this.banner, this.tiles,
+    this.curves = h("div", null, this.tiles,
       h("div.head", null, h("h1", null, "Curves"), h("span.muted", null, "drag to zoom, double click to reset, click to open a step"),
         h("div.grow"), segments(SMOOTHING, this.smoothing, (value) => this.smooth(value), "smoothing")),
       this.grid,
       h("div.head", null, h("h1", null, "All metrics"), this.total, h("div.grow"), field),
-      this.found, this.configPanel(), this.logPanel = h("details.panel"));
+      this.found);
+    fill(this.root, this.banner, this.curves, this.resultPanel = h("details.panel"), this.configPanel(), this.logPanel = h("details.panel"));
     this.drawLog();
     await this.refresh();
+    this.drawResult();
   }
 
   ready() {
@@ -168,9 +170,17 @@ class Overview {
   }
 
   configPanel() {
-    const entries = flattened(this.about.config);
-    return h("details.panel", null, h("summary", null, "Config", h("span", null, this.about.path)),
-      h("div.config", null, entries.map(([key, value]) => [h("span", null, key), h("span", null, value)])));
+    return h("details.panel", null, h("summary", null, "Config", h("span", null, this.about.path)), entries(this.about.config));
+  }
+
+  /** What the run left at its end; of an evaluation, which has no curves, these are the figures. */
+  drawResult() {
+    const { result } = this.about;
+    this.resultPanel.hidden = !Object.keys(result).length;
+    fill(this.resultPanel, h("summary", null, "Result", h("span", null, "result.json")), entries(result));
+    const hasNoCurves = !this.steps.length && !this.resultPanel.hidden;
+    this.resultPanel.open ||= hasNoCurves;
+    this.curves.hidden = hasNoCurves;
   }
 
   drawLog() {
@@ -201,6 +211,7 @@ class Overview {
     if (state.status !== before?.status) {
       this.about = await get(ofRun(this.context.run, "about"));
       this.drawLog();
+      this.drawResult();
     }
     await this.refresh();
   }
@@ -216,6 +227,10 @@ function readPins() {
   } catch {
     return [];
   }
+}
+
+function entries(value) {
+  return h("div.config", null, flattened(value).map(([key, text]) => [h("span", null, key), h("span", null, text)]));
 }
 
 /** Return the leaves of a config as [key, text]. */
