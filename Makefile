@@ -34,9 +34,10 @@ vllm: $(STAMP)
 # A browser for the tests of the dashboard: Debian's Chromium, whose installation needs root, and the package that drives it.
 browser: $(STAMP)
 	@test $(VENV)/.browser -nt $(STAMP) && exit 0; \
+	has_browser() { command -v chromium || command -v google-chrome; } >/dev/null; \
 	install="apt-get install --yes --quiet --no-install-recommends chromium"; \
-	command -v chromium >/dev/null || $$install >/dev/null 2>&1 || { apt-get update --quiet && $$install; } >/dev/null; \
-	if ! command -v chromium >/dev/null; then \
+	has_browser || $$install >/dev/null 2>&1 || { apt-get update --quiet && $$install; } >/dev/null; \
+	if ! has_browser; then \
 		echo "browser: not installed: as root, run apt-get install chromium; its tests are skipped, with CI=true they fail"; exit 0; fi; \
 	$(PIP_INSTALL) constraints.txt --editable '.[dev,browser]' && touch $(VENV)/.browser
 

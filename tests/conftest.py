@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -88,7 +88,9 @@ def measured(run_dir: Path, folder: Path) -> dict[str, float]:
         figures["open, indexed (s)"] = opened_s
         times = psutil.Process(process_id).cpu_times()
         figures["open, CPU (s)"] = times.user + times.system
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("google-chrome"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(address)
         page.wait_for_selector(".chart canvas")

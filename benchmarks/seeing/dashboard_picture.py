@@ -19,7 +19,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir", type=Path)
     with serving(parser.parse_args().run_dir) as (address, _, _), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("google-chrome"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
         page.goto(address)
         page.wait_for_selector(".chart canvas")

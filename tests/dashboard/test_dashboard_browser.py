@@ -19,7 +19,7 @@ from tests.dashboard.run_folder import trajectory, write_run, write_step, write_
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
 WAIT_MS = 30_000
 NUM_TOKENS = 100_000
