@@ -2,7 +2,7 @@
 
     python -m benchmarks.gateway.server_cost [--concurrent 256] [--sessions 1024] [--json FILE]
 
-The gateway runs in this process with an engine that waits four seconds and gives a turn of about 100 tokens; the agents,
+The gateway runs in this process with an engine that waits four seconds and gives a turn of about 200 tokens; the agents,
 which send their whole dialogue with a tool at every call, run in another process. Each has six calls.
 
 - CPU time: all of this process, less that of as many calls of the engine, as far apart, without a gateway; per call.
@@ -209,6 +209,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=1024)
     parser.add_argument("--agents", action="store_true", help="be the process of the agents")
     options = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in a worker
     if options.agents:
         uvloop.run(agents())
         return 0
