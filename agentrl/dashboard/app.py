@@ -21,6 +21,7 @@ from agentrl.dashboard.queries import (
     failure_clusters,
     group_places,
     group_rewards,
+    prompt_history,
     step_files,
     step_summary,
     trajectory_page,
@@ -82,6 +83,7 @@ class Dashboard:
         app.get("/api/runs/{run}/trajectory")(self.trajectory)
         app.get("/api/runs/{run}/tokens")(self.tokens)
         app.get("/api/runs/{run}/group")(self.group)
+        app.get("/api/runs/{run}/history")(self.history)
         app.get("/api/runs/{run}/failures")(self.failures)
         app.get("/api/runs/{run}/search")(self.search)
         app.get("/api/runs/{run}/failed_calls")(self.failed_calls)
@@ -195,6 +197,10 @@ class Dashboard:
             lambda index, texts: group(opened.path, group_places(index, file, prompt_id), texts)
         )
         return JsonResponse(found)
+
+    async def history(self, run: str, prompt_id: str) -> JsonResponse:
+        """Return the rewards of a prompt over the steps."""
+        return JsonResponse({"steps": await self._run(run).query(prompt_history, prompt_id)})
 
     async def failures(self, run: str) -> JsonResponse:
         """Return failed attempts in clusters."""

@@ -33,6 +33,8 @@ _PLACE = f"trajectories.rowid AS row, files.name AS file, offset, trajectories.s
 _FROM = "trajectories JOIN files USING (file_id)"
 _NUM_BINS = 24
 _MAX_CLUSTERS = 50
+_MAX_HISTORY = 2000
+"""Trajectories of a prompt whose rewards are shown over the steps."""
 _MAX_SQUARES = 20_000
 """Trajectories of a step whose rewards are shown as squares."""
 
@@ -223,6 +225,19 @@ def group_rewards(connection: sqlite3.Connection, file: str, prompt_id: str) -> 
         (f"{file}.atr", prompt_id),
     )
     return [(row["offset"], row["reward"]) for row in found]
+
+
+def prompt_history(connection: sqlite3.Connection, prompt_id: str) -> list[dict[str, Any]]:
+    """Return the rewards of a prompt's trajectories by step, in order; of many, the newest."""
+    found = connection.execute(
+        "SELECT files.name AS file, offset, reward FROM trajectories JOIN files USING (file_id) WHERE prompt_id = ? "
+        "ORDER BY step DESC, is_validation DESC, sample_index DESC, offset DESC LIMIT ?",
+        (prompt_id, _MAX_HISTORY),
+    )
+    steps: dict[str, list[list[Any]]] = {}
+    for row in reversed(found.fetchall()):
+        steps.setdefault(row["file"].removesuffix(".atr"), []).append([row["offset"], row["reward"]])
+    return [{"file": file, "rewards": rewards} for file, rewards in steps.items()]
 
 
 def _row(row: sqlite3.Row) -> dict[str, Any]:

@@ -83,6 +83,13 @@ def test_a_group_has_the_tokens_after_the_prompt(client: TestClient):
     assert [member["place"]["sample_index"] for member in found["members"]] == [0, 1, 2, 3]
 
 
+def test_a_prompt_has_its_rewards_in_every_step(client: TestClient):
+    steps = get(client, "history", prompt_id="p1")["steps"]
+    assert [step["file"] for step in steps] == ["step_000001", "step_000002"]
+    assert [reward for _, reward in steps[1]["rewards"]] == [0.0, 1.0, 0.0, 1.0]
+    assert get(client, "history", prompt_id="unknown")["steps"] == []
+
+
 def test_texts_come_from_the_policy_that_the_run_left(run_dir: Path):
     byte_tokenizer(run_dir / "policy")
     texts = TokenTexts.of_run(run_dir, "a/model/that/is/not/here")

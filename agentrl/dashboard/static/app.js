@@ -119,6 +119,7 @@ function onnews(next) {
   drawBar();
   const state = stateOf(route.run);
   if (JSON.stringify(before) !== JSON.stringify(state)) view?.onNews?.(state, before);
+  view?.onAnyNews?.(states);
 }
 
 async function start() {

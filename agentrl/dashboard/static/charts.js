@@ -11,7 +11,7 @@ const HEIGHT = 176;
 /** One panel. `series`: [{name, label, color, fill}]; `stacked` draws areas on top of one another. */
 export class Chart {
   constructor({ title, series, stacked = false, format = number, onstep, tools, range }) {
-    Object.assign(this, { series, stacked, format, onstep, range, smoothing: 0, data: null });
+    Object.assign(this, { title, series, stacked, format, onstep, range, smoothing: 0, data: null });
     this.at = h("span.at.num");
     this.legend = h("div.legend", { class: stacked ? "tight" : "" });
     this.plot = h("div.plot");

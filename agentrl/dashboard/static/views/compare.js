@@ -72,20 +72,36 @@ class Compare {
   }
 
   async drawCharts(target, names) {
-    const runs = await Promise.all(this.runs.map((run) => get(ofRun(run, "metrics"), { name: names })));
-    const steps = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
-    const positions = new Map(steps.map((step, index) => [step, index]));
+    const { steps, of } = await this.columns(names);
     for (const name of names) {
       const chart = new Chart({ title: name, series: this.runs.map((run, index) => ({ name: run, label: run, color: COLORS[index % COLORS.length] })) });
       chart.smoothing = Number(this.smoothing);
       target.append(chart.element);
       this.charts.push(chart);
-      chart.set(steps, runs.map((run) => {
-        const column = new Array(steps.length).fill(null);
-        run.steps.forEach((step, index) => { column[positions.get(step)] = run.series[name]?.[index] ?? null; });
-        return column;
-      }));
+      chart.set(steps, of(name));
     }
+  }
+
+  async onAnyNews(states) {
+    this.context.states = states;
+    this.latest = (await Promise.all(this.runs.map((run) => get(ofRun(run, "metrics"))))).map((item) => item.latest);
+    this.drawFigures();
+    const names = this.charts.map((chart) => chart.title);
+    const data = await this.columns(names);
+    for (const chart of this.charts) chart.set(data.steps, data.of(chart.title));
+  }
+
+  /** Columns of metrics over the steps of all runs. */
+  async columns(names) {
+    const runs = await Promise.all(this.runs.map((run) => get(ofRun(run, "metrics"), { name: names })));
+    const steps = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
+    const positions = new Map(steps.map((step, index) => [step, index]));
+    const of = (name) => runs.map((run) => {
+      const column = new Array(steps.length).fill(null);
+      run.steps.forEach((step, index) => { column[positions.get(step)] = run.series[name]?.[index] ?? null; });
+      return column;
+    });
+    return { steps, of };
   }
 
   async find(text) {
@@ -93,6 +109,8 @@ class Compare {
     const names = [...new Set(this.latest.flatMap((item) => Object.keys(item)))].sort();
     const matching = terms.length ? names.filter((name) => terms.every((term) => name.toLowerCase().includes(term))) : [];
     this.total.textContent = terms.length ? `${count(matching.length)} match` : "";
+    for (const chart of this.charts.filter(({ element }) => this.found.contains(element))) chart.close();
+    this.charts = this.charts.filter(({ element }) => !this.found.contains(element));
     fill(this.found);
     await this.drawCharts(this.found, matching.slice(0, MAX_FOUND));
   }

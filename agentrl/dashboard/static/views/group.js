@@ -22,7 +22,8 @@ class GroupPage {
   }
 
   async load() {
-    const { members, has_text: hasText } = await get(ofRun(this.run, "group"), { file: this.file, prompt_id: this.prompt });
+    const [{ members, has_text: hasText }, { steps }] = await Promise.all([
+      get(ofRun(this.run, "group"), { file: this.file, prompt_id: this.prompt }), get(ofRun(this.run, "history"), { prompt_id: this.prompt })]);
     this.members = members;
     this.base = 0;
     if (!members.length) {
@@ -37,8 +38,16 @@ class GroupPage {
     fill(this.root, h("div.head", null,
       h("a.crumb", { href: this.context.address(this.run, "step", this.file) }, stepName(this.file)), h("span.faint", null, "/"), h("h1.mono", null, this.prompt),
       h("span.muted.num", null, `${plural(members.length, "trajectory").replace(/ys$/, "ies")}, mean reward ${fixed(mean, 3)}`), this.branching(), h("div.grow"),
-      !hasText && h("span.pill.warn", null, "ids: no tokenizer here"), h("span.muted", null, "click a column's head to compare with it")), this.columns);
+      !hasText && h("span.pill.warn", null, "ids: no tokenizer here"), h("span.muted", null, "click a column's head to compare with it")), steps.length > 1 && this.history(steps), this.columns);
     this.draw();
+  }
+
+  /** The same prompt in other steps. */
+  history(steps) {
+    const range = bounds(steps.flatMap(({ rewards }) => rewards.map(([, reward]) => reward)));
+    return h("section.panel.history", { "aria-label": "the prompt in other steps" }, steps.map(({ file, rewards }) =>
+      h("a.history-step", { href: this.context.address(this.run, "group", file, this.prompt), "aria-current": file === this.file && "true" },
+        h("span.muted.num", null, stepName(file)), h("span.squares", null, rewards.map(([, reward]) => square(reward, range))))));
   }
 
   /** Number of tokens that all members share. */

@@ -1,7 +1,7 @@
 // Search by a regular expression in all texts of a run, the newest step first.
 
 import { h, fill } from "../dom.js";
-import { count, fixed, plural, stepName } from "../format.js";
+import { count, plural, stepName } from "../format.js";
 import { stream, ofRun } from "../server.js";
 import { square } from "../rewards.js";
 
