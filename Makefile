@@ -43,7 +43,7 @@ browser: $(STAMP)
 
 demo: $(STAMP)
 	@test ! -f runs/demo/result.json || mv runs/demo "runs/demo-$$(date +%Y%m%d-%H%M%S)"
-	$(BIN)/python -m agentrl.runners.rstar2 configs/demo.yaml
+	$(BIN)/python -m agentrl.runners.rstar2 configs/demo.yaml observability.dashboard_port=0
 
 demo-ppo: $(STAMP)
 	@test ! -f runs/demo_ppo/result.json || mv runs/demo_ppo "runs/demo_ppo-$$(date +%Y%m%d-%H%M%S)"

@@ -122,7 +122,8 @@ class RunDirectory(ResumableFolder):
             f"reward curve:   {self.reward_curve}\n"
             f"report:         {self.path / REPORT}\n"
             f"trained policy: {self.policy.path}\n"
-            f"metrics:        {self.metrics}"
+            f"metrics:        {self.metrics}\n"
+            f"dashboard:      python -m agentrl.dashboard {self.path}"
         )
         return f"{text}\nsurvived:       {survived}" if survived else text
 

@@ -37,6 +37,7 @@ from agentrl.environments.loader import check_environment
 from agentrl.errors import ConfigError
 from agentrl.judge.connection import ToolContext
 from agentrl.observability.advice.advisor import Advisor
+from agentrl.observability.dashboard_process import dashboard_process
 from agentrl.observability.logs import configure_logging, repeating
 from agentrl.observability.metrics import MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -357,7 +358,7 @@ async def _alive(
         logger.warning("%s: %s", plan.loaded.path.name, warning)
     if any(scorer.class_name == MATH_ANSWER_REWARD for scorer in config.reward.scorers):
         logger.info("reward: answers are read by `reward.answer_format: %s`", config.reward.answer_format)
-    with report_full_disk(path), guarded_run() as temp_dir:
+    with report_full_disk(path), guarded_run() as temp_dir, dashboard_process(path, config.observability):
         async with (
             driver_judge(plan.tools, config.reward, config.judge) as judge,
             launcher(config, temp_dir=temp_dir, user_folder=plan.loaded.path.parent) as cluster,

@@ -28,6 +28,10 @@ class ObservabilitySection(Section):
     """Group of the run; in MLflow a tag."""
     tags: list[str] = resumable([])
     """Tags of the run (not trackio)."""
+    dashboard_port: Annotated[int, Field(ge=0, le=65535)] | None = resumable(None)
+    """Port of a [dashboard](dashboard.md) of this run while it runs; 0 takes a free one, which the log names. Absent: none."""
+    dashboard_host: str = resumable("127.0.0.1")
+    """Address that it listens on; not a loopback address: with a token, which is part of the logged address."""
     prometheus_port: Annotated[int, Field(ge=0, le=65535)] | None = resumable(None)
     """Port of an HTTP server for Prometheus with the latest metrics; 0 takes a free one, which the log names. Absent: none."""
     prometheus_host: str = resumable("127.0.0.1")
