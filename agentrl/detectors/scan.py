@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -65,7 +66,13 @@ def scan_in_processes(files: Sequence[Path], config: Path | None) -> list[StepSc
         num_processes, mp_context=get_context("spawn"), initializer=_start_process, initargs=(config,)
     )
     try:
-        return list(pool.map(_scan_in_process, files))
+        # Processes inherit the mask, so that Ctrl-C waits until they can end without a traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            scans = pool.map(_scan_in_process, files)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return list(scans)
     except BrokenProcessPool as error:
         raise DataError(
             "a process of the scan was killed, by a lack of memory or by native code of a detector"
@@ -75,6 +82,8 @@ def scan_in_processes(files: Sequence[Path], config: Path | None) -> list[StepSc
 
 
 def _start_process(config: Path | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, in the middle of a user's function too
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _detectors_of_process[:] = load_detectors(config)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from agentrl.observability.estimates import Estimate
 from agentrl.observability.reports.failure import describe_failures
 from agentrl.pages.conversation import Conversation
 from agentrl.pages.page import Table
+from agentrl.pages.tool_table import tool_table
 from agentrl.types import Termination, TrajectorySummary
 
 _OF_THE_WORKER = ("tokenise_s", "engine_queue_s", "generate_s", "judge_queue_s", "tool_s", "reward_queue_s", "reward_s")
@@ -68,7 +69,7 @@ def report_of(
         endings=_endings(summaries),
         failures=describe_failures(summaries),
         lengths=_lengths(scored),
-        tools=_tools(scored),
+        tools=tool_table(scored),
         times=_times(scored, result),
         examples=examples_of(record, config.algorithm.selection),
     )
@@ -159,29 +160,6 @@ def _lengths(scored: Sequence[TrajectorySummary]) -> Table:
             numbers = (f"{numpy.mean(values):,.1f}", f"{median:,.0f}", f"{high:,.0f}", f"{max(values):,}")
             rows.append((name, *numbers))
     return Table(columns=("per trajectory", "mean", "median", "95 %", "largest"), rows=rows)
-
-
-def _tools(scored: Iterable[TrajectorySummary]) -> Table:
-    calls: Counter[str] = Counter()
-    failed: Counter[str] = Counter()
-    causes: dict[str, Counter[str]] = {}
-    for tally in (tally for summary in scored for tally in summary.tools):
-        name = tally.name or "(no such tool)"
-        calls[name] += tally.num_calls
-        failed[name] += tally.num_failed
-        if tally.num_failed:
-            causes.setdefault(name, Counter())[tally.cause] += tally.num_failed
-    rows = [
-        (
-            name,
-            f"{count:,}",
-            f"{failed[name]:,}",
-            f"{failed[name] / count:.1%}",
-            causes[name].most_common(1)[0][0] if name in causes else "",
-        )
-        for name, count in calls.most_common()
-    ]
-    return Table(columns=("tool", "calls", "failed", "share", "most common failure"), rows=rows, num_texts=1)
 
 
 def _times(scored: Sequence[TrajectorySummary], result: Mapping[str, Any]) -> Table:

@@ -16,6 +16,7 @@ from agentrl.pages.charts import Chart, line_of
 from agentrl.pages.conversation import Conversation, conversation_of
 from agentrl.pages.page import Table, installed_versions, machine_text, now_text
 from agentrl.pages.run_record import FailedTries, RunRecord
+from agentrl.pages.tool_table import tool_table
 from agentrl.trajectories.store import read_prompts, read_trajectories
 from agentrl.types import Termination, Trajectory
 
@@ -183,6 +184,12 @@ def endings(counts: Counter[str]) -> Table:
     """Return how the episodes ended."""
     table = [(name, f"{count:,}", f"{count / counts.total():.1%}") for name, count in counts.most_common()]
     return Table(columns=("episode ended by", "trajectories", "share"), rows=table)
+
+
+def tools(record: RunRecord) -> Table:
+    """Return the calls of each tool in the latest validation, else in the latest step."""
+    trajectories = read_trajectories(record.last_file) if record.last_file else ()
+    return tool_table(map(summarise_trajectory, trajectories))
 
 
 def fates(counts_of_steps: Iterable[Counter[str]]) -> Table:

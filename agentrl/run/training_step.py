@@ -251,7 +251,7 @@ async def finish(run: Run, state: RunState) -> None:
     await run.learner.export(str(directory.policy.begin()))
     directory.policy.take()
     draw_reward_curve(directory.metrics, directory.reward_curve, title=directory.path.name)
-    await asyncio.to_thread(try_to_write_run_report, directory.path)
+    await asyncio.to_thread(try_to_write_run_report, directory.path, advice=advice or "")
     policy, curve = str(directory.policy.path), str(directory.reward_curve)
     # Some may have died since the last row was written.
     survived = count_survived(directory.metrics) | run.plan.history.counts()

@@ -100,6 +100,7 @@ def test_a_run_that_goes_on_is_reported_with_failures_fates_and_times(run_dir: P
     assert [row[:3] for row in report.fates.rows] == [("trained", "6", "66.7%"), ("unscored", "3", "33.3%")]
     assert report.step_parts.rows[0] == ("rollout", "3.00", "3.00", "75.0%")
     assert report.trajectory_parts.rows == [("tool", "0.500", "100.0%")]
+    assert [row[:4] for row in report.tools.rows] == [("python_code_with_standard_io", "2", "0", "0.0%")]
     assert report.survived == "3 deaths of engines"
     assert report.changes.rows == [
         ("training reward", "0.1 (step 1)", "0.3 (step 3)", "0.3"),
@@ -118,7 +119,11 @@ def test_hits_and_examples_are_those_of_the_record(run_dir: Path):
         ("3-p-1", False),
         ("3-q-2", False),
     ]
-    assert report.examples_of == "step_000003"
+    assert report.latest == "step_000003"
+
+
+def test_the_conclusion_on_time_is_on_the_page(run_dir: Path):
+    assert "the judge took 40 %" in Page(write_run_report(run_dir, advice="the judge took 40 %")).text
 
 
 def test_detectors_of_the_user_are_on_the_page(run_dir: Path):
@@ -162,7 +167,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path):
 def test_a_run_does_not_fail_by_its_report(run_dir: Path, caplog: pytest.LogCaptureFixture):
     (run_dir / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": nonsense}\n{"step": 2}\n')
     with caplog.at_level(logging.WARNING):
-        try_to_write_run_report(run_dir)
+        try_to_write_run_report(run_dir, advice="")
     assert f"`python -m agentrl.runners.report {run_dir}` tries it once more" in caplog.text
     assert not (run_dir / "report.html").exists()
 

@@ -1,8 +1,13 @@
 """The detectors' curves in a terminal and as JSON; docs/detectors.md as it is written."""
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,3 +99,33 @@ def test_the_page_names_every_shipped_detector():
     from agentrl.detectors.shipped import SHIPPED
 
     assert re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE) == [detector.name for detector in SHIPPED]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_scan_in_processes_within_seconds_and_without_a_traceback(run_dir: Path):
+    started = run_dir / "started"
+    (run_dir / "waits_long.py").write_text(
+        "import pathlib, time\n"
+        f"def wait(trajectory, prompt):\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(600)\n"
+    )
+    (run_dir / "detectors.yaml").write_text("- {name: waits, class_name: waits_long.wait}\n")
+    code = (
+        "import os, sys; from agentrl.detectors import scan; from agentrl.runners.detect import main\n"
+        "scan._BYTES_PER_PROCESS, os.cpu_count = 1, lambda: 2\n"
+        f"sys.argv[1:] = [{str(run_dir)!r}, '--config', {str(run_dir / 'detectors.yaml')!r}]\n"
+        "sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        wait_until(started.exists)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def wait_until(is_true: Callable[[], bool], limit_s: float = 60.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
