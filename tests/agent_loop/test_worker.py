@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import pickle
 import time
 from dataclasses import replace
@@ -248,6 +249,28 @@ async def test_after_the_world_failed_a_tool_the_policy_samples_with_the_same_se
     first, second = engine.calls
     assert first.params.seed == second.params.seed
     assert first.request_id != second.request_id
+    await worker.aclose()
+
+
+async def test_times_of_attempts_turns_and_scoring_follow_one_another_within_the_trajectory(
+    model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+):
+    worker, before = make_worker(model_path, tmp_path), time.time()
+    call = answer(tokenizer, '<tool_call>\n{"name": "no_such_tool", "arguments": {}}\n</tool_call>')
+    engine = ScriptedEngine([EngineError("gone"), call, answer(tokenizer, "<answer>42</answer>")], delay_s=0.01)
+    _, trajectory = await worker.run(REQUEST, engine)
+    [failure], [first, last] = trajectory.failures, trajectory.turns
+    assert last.answered is None
+    spans = [failure.attempt, first.sampled, first.answered, last.sampled, trajectory.scored]
+    assert trajectory.span is not None
+    times = [before, trajectory.span.started_at]
+    for span in spans:
+        assert span is not None
+        times += [span.started_at, span.ended_at]
+    times += [trajectory.span.ended_at, time.time()]
+    assert all(later >= earlier - 0.002 for earlier, later in itertools.pairwise(times)), times
+    assert first.sampled is not None
+    assert first.sampled.duration_s >= 0.01
     await worker.aclose()
 
 

@@ -250,7 +250,7 @@ class Session:
                 start = await self._dialogues.start(call)
                 self._laps.end("tokenise_s")
                 completion = await self._sample(call, start)
-                self._laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
+                sampled = self._laps.end("generate_s", queue="engine_queue_s", queue_s=completion.queue_s)
                 reply, turn = await self._templates.off_loop(
                     len(completion.token_ids),
                     lambda: read_reply(
@@ -261,7 +261,7 @@ class Session:
                         stops=self._settings.rollout.stop,
                     ),
                 )
-                self._commit(call, start, completion, reply, turn)
+                self._commit(call, start, completion, reply, replace(turn, sampled=sampled))
             except (RequestError, SealedError):
                 raise
             except Exception as error:  # `take` raises it

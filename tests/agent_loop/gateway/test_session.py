@@ -156,6 +156,11 @@ async def test_exact_history_continues_where_the_template_renders_the_same_token
     assert len(trajectory.row_starts) == 1
     assert dict(stage.report.forks) == {"template": 1}
     assert [turn.results[0].text for turn in trajectory.turns[:2]] == ["42", "42"]
+    times = [
+        time for turn in trajectory.turns if turn.sampled for time in (turn.sampled.started_at, turn.sampled.ended_at)
+    ]
+    assert len(times) == 6
+    assert times == sorted(times)
     assert_exact(stage, trajectory, engine)
 
 
