@@ -1,10 +1,11 @@
 """Recorded trajectories as plain data for pages: conversations, tokens, and the members of a group side by side."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from agentrl.errors import AgentRLError
 from agentrl.models.tokenizer import light_text_decoder
@@ -41,9 +42,12 @@ class TokenTexts:
 
     def of(self, token_ids: Sequence[int]) -> list[str]:
         """Return the text of each token; a character of several tokens belongs to the first, and the others are empty."""
-        for token_id in set(token_ids) - self._texts.keys():
+        distinct = set(token_ids)
+        for token_id in distinct - self._texts.keys():
             self._texts[token_id] = self._text_of([token_id]) or f"\u27e8{token_id}\u27e9"
         texts = [self._texts[token_id] for token_id in token_ids]
+        if not any(_BROKEN in self._texts[token_id] for token_id in distinct):
+            return texts
         start = 0
         while start < len(texts):
             end = start
@@ -55,8 +59,8 @@ class TokenTexts:
         return texts
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
-        prefix, text = self.decode(self.anchor), self.decode([*self.anchor, *token_ids])
-        return text[len(prefix) :] if text.startswith(prefix) else self.decode(token_ids)
+        text = self.decode([*self.anchor, *token_ids])
+        return text[len(_ANCHOR) :] if text.startswith(_ANCHOR) else self.decode(token_ids)
 
 
 def conversation(run_dir: Path, place: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +86,7 @@ def tokens(run_dir: Path, place: dict[str, Any], texts: TokenTexts | None) -> di
         "texts": list(distinct),
         "index_of_text": index_of_text,
         "mask": trajectory.response_mask,
-        "logprobs": [round(value, 4) if math.isfinite(value) else None for value in trajectory.rollout_logprobs],
+        "logprobs": np.round(trajectory.rollout_logprobs, 4).tolist(),  # NaN becomes null
         "version_spans": trajectory.version_spans,
         "row_starts": trajectory.row_starts,
     }
