@@ -108,6 +108,7 @@ def test_a_run_opens_with_its_figures_and_curves(address: str, open_page: Any):
     page.wait_for_selector(".chart canvas")
     assert page.locator(".pill.accent", has_text="finished").count() == 1
     assert "0.530" in page.locator(".tiles").inner_text()
+    assert page.locator(".banner").count() == 0
     page.locator("[data-filter]").fill("step_s")
     page.locator("section[aria-label='time/step_s'] canvas").wait_for()
 
@@ -198,6 +199,25 @@ def test_a_crashed_run_opens_with_the_end_of_its_log(tmp_path: Path, serve: Any,
     assert "the engine died" in page.locator(".banner.bad").inner_text()
     page.goto(f"{address}#/run/step/step_000002")
     page.wait_for_selector(".table tbody tr:nth-child(7):last-child")
+
+
+def test_signs_of_a_run_that_needs_attention_are_named(tmp_path: Path, serve: Any, open_page: Any):
+    run = write_run(tmp_path / "run", num_steps=1)
+    metrics = MetricsFile(run / "metrics.jsonl")
+    for step in range(2, 22):
+        row = {"rollout/reward_mean": 0.0, "actor/rollout_kl": 0.001 if step < 12 else 0.5, "actor/entropy": 2.0}
+        calls = {"rollout/tool_success_rate": 0.2, "rollout/trajectories": 10.0, "rollout/infra_errors": 2.0}
+        metrics.append(step, row | calls | {"actor/grad_norm": float("nan") if step == 21 else 1.0})
+    page = open_page(serve(run), "")
+    page.wait_for_selector(".banner.warn")
+    text = page.locator(".banner.warn").inner_text()
+    assert [line for line in text.splitlines() if line] == [
+        "actor/grad_norm is not finite at step 21.",
+        "The mean reward is 0 in each of the last 10 steps.",
+        "Only 20% of tool calls succeed over the last steps.",
+        "Engine and actor drift apart: KL 0.00100 in the first steps, 0.500 in the last.",
+        "20% of the trajectories of the last steps are lost to failures.",
+    ]
 
 
 def test_failures_and_searches_lead_to_their_trajectories(address: str, open_page: Any):

@@ -5,6 +5,7 @@ import { number, seconds, count } from "../format.js";
 import { get, ofRun } from "../server.js";
 import { Chart } from "../charts.js";
 import { PANELS, timeParts } from "./panels.js";
+import { WATCHED, alarms } from "./alarms.js";
 
 export const tab = "overview";
 const SMOOTHING = { 0: "Raw", 0.6: "Smooth", 0.9: "Smoother" };
@@ -56,7 +57,7 @@ class Overview {
   wanted() {
     const names = new Set();
     for (const panel of [...this.panels(), ...this.extras()]) for (const item of panel.series) names.add(item.name);
-    return [...names, "time/step_s"].filter((name) => name in this.latest);
+    return [...new Set([...names, ...WATCHED, "time/step_s"])].filter((name) => name in this.latest);
   }
 
   panels() {
@@ -166,6 +167,8 @@ class Overview {
       banners.push(h("div.banner.bad", null, `Stopped after step ${state.last_step ?? 0}: no process holds the run's folder, and it has no result.`,
         lines && h("pre", null, lines)));
     }
+    const warnings = alarms(this.steps, this.values);
+    if (warnings.length) banners.push(h("div.banner.warn", { role: "status" }, warnings.map((text) => h("p", null, text))));
     fill(this.banner, banners);
   }
 
