@@ -255,7 +255,8 @@ async def test_after_the_world_failed_a_tool_the_policy_samples_with_the_same_se
 async def test_times_of_attempts_turns_and_scoring_follow_one_another_within_the_trajectory(
     model_path: str, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ):
-    worker, before = make_worker(model_path, tmp_path), time.time()
+    tools = (ToolConfig(class_name=f"{__name__}.FailingTool", config={}),)
+    worker, before = make_worker(model_path, tmp_path, tools=tools), time.time()
     call = answer(tokenizer, '<tool_call>\n{"name": "no_such_tool", "arguments": {}}\n</tool_call>')
     engine = ScriptedEngine([EngineError("gone"), call, answer(tokenizer, "<answer>42</answer>")], delay_s=0.01)
     _, trajectory = await worker.run(REQUEST, engine)
