@@ -131,9 +131,9 @@ class Overview {
     };
     const left = this.timeLeft(state);
     fill(this.tiles,
-      h("div.tile", null, h("div.label", null, "Step"),
+      h("div.tile", null, h("div.label", null, left ? `Step · ${left}` : "Step"),
         h("div.value.num", null, count(done), total ? h("small", null, ` / ${count(total)}`) : ""),
-        total ? h("div.progress", { title: left }, h("i", { vars: { width: `${Math.min(100, 100 * done / total)}%` } })) : h("div.note")),
+        total ? h("div.progress", null, h("i", { vars: { width: `${Math.min(100, 100 * done / total)}%` } })) : h("div.note")),
       ...this.headlines().map((item) => tile(...item)));
   }
 
