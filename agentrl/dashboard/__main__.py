@@ -5,6 +5,7 @@ folder. On another host than a loopback address it makes a token, and the printe
 """
 
 import argparse
+import contextlib
 import secrets
 import socket
 import sys
@@ -56,7 +57,8 @@ def main() -> int:
         dashboard.build(token=token), log_level="warning", access_log=False, timeout_graceful_shutdown=_CLOSE_S
     )
     print(f"dashboard: {_address(listener, token)}", flush=True)
-    _Server(config, dashboard).run(sockets=[listener])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal once more when all is closed
+        _Server(config, dashboard).run(sockets=[listener])
     return 0
 
 

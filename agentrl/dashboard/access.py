@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl.config.schema.addresses import is_loopback
 
-COOKIE = "agentrl_dashboard"
+_COOKIE = "agentrl_dashboard_{port}"
+"""Cookies of a host are shared by its ports, and each dashboard has its own token."""
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -60,20 +61,22 @@ class Guard:
 
     @staticmethod
     def _answer_without_token(scope: Scope, token: str) -> Response | None:
-        headers = Headers(scope=scope)
-        if _equal(_cookie(headers), token) or _equal(headers.get("authorization", "").removeprefix("Bearer "), token):
+        headers, name = Headers(scope=scope), _COOKIE.format(port=scope["server"][1])
+        if _equal(_cookie(headers, name), token) or _equal(
+            headers.get("authorization", "").removeprefix("Bearer "), token
+        ):
             return None
         given = parse_qs(scope["query_string"].decode(errors="replace")).get("token", [""])[0]
         if not _equal(given, token):
             return PlainTextResponse("token: missing or wrong; open the printed address", status_code=401)
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="lax")
+        answer.set_cookie(name, token, httponly=True, samesite="lax")
         return answer
 
 
-def _cookie(headers: Headers) -> str:
+def _cookie(headers: Headers, name: str) -> str:
     try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return cookie.value if cookie else ""

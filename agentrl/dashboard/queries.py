@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from numpy import histogram
 
+from agentrl.data.prompts import id_without_epoch
 from agentrl.errors import AgentRLError
 
 PAGE_ROWS = 80
@@ -228,16 +229,22 @@ def group_rewards(connection: sqlite3.Connection, file: str, prompt_id: str) -> 
 
 
 def prompt_history(connection: sqlite3.Connection, prompt_id: str) -> list[dict[str, Any]]:
-    """Return the rewards of a prompt's trajectories by step, in order; of many, the newest."""
+    """Return the rewards of a prompt's trajectories by step, in order; of many, the newest.
+
+    From the second epoch on, the id of a training prompt ends with the epoch; each step comes with the id that it has there.
+    """
+    base = id_without_epoch(prompt_id)
     found = connection.execute(
-        "SELECT files.name AS file, offset, reward FROM trajectories JOIN files USING (file_id) WHERE prompt_id = ? "
+        "SELECT files.name AS file, prompt_id, offset, reward FROM trajectories JOIN files USING (file_id) "
+        "WHERE prompt_id = ? OR (prompt_id > ? AND prompt_id < ?) "
         "ORDER BY step DESC, is_validation DESC, sample_index DESC, offset DESC LIMIT ?",
-        (prompt_id, _MAX_HISTORY),
+        (base, f"{base}@epoch", f"{base}@epoci", _MAX_HISTORY),
     )
-    steps: dict[str, list[list[Any]]] = {}
+    steps: dict[tuple[str, str], list[list[Any]]] = {}
     for row in reversed(found.fetchall()):
-        steps.setdefault(row["file"].removesuffix(".atr"), []).append([row["offset"], row["reward"]])
-    return [{"file": file, "rewards": rewards} for file, rewards in steps.items()]
+        place = (row["file"].removesuffix(".atr"), row["prompt_id"])
+        steps.setdefault(place, []).append([row["offset"], row["reward"]])
+    return [{"file": file, "prompt_id": name, "rewards": rewards} for (file, name), rewards in steps.items()]
 
 
 def _row(row: sqlite3.Row) -> dict[str, Any]:

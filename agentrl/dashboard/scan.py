@@ -8,9 +8,11 @@ Both scans go through the steps from the newest to the oldest, and write JSON li
 A regular expression can take for ever: the reader of the lines ends the process after a time, and the process limits itself.
 """
 
+import math
 import re
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ MAX_S = 20
 """Time that a scan gets."""
 _MAX_MEMORY_BYTES = 4 << 30
 _MAX_HITS = 300
+_SHOW_EVERY_S = 1.0
+"""Pause between two states of the clusters, each of which is whole."""
 _CONTEXT = 90
 """Characters of a hit on either side."""
 _MAX_CAUSE = 160
@@ -118,14 +122,23 @@ def _texts(entry: _Entry) -> Iterator[tuple[str, str]]:
 
 def _failed_calls(run_dir: Path) -> Iterator[dict[str, Any]]:
     clusters: dict[tuple[str, str, str], dict[str, Any]] = {}
+    shown_at, last = -math.inf, None
+
+    def shown() -> dict[str, Any]:
+        ordered = sorted(clusters.values(), key=lambda cluster: -cluster["count"])
+        return {"last": last, "clusters": ordered[:100]}
+
     for file in _newest_first(run_dir):
         for entry in _entries(file, failed_calls_only=True):
             for turn in entry.record["turns"]:
                 for call, result in zip(turn["calls"], turn["results"], strict=False):
                     if result["status"] != "ok":
                         _count(clusters, entry, call, result)
-        ordered = sorted(clusters.values(), key=lambda cluster: -cluster["count"])
-        yield {"last": file.stem, "clusters": ordered[:100]}
+        last = file.stem
+        if time.monotonic() > shown_at + _SHOW_EVERY_S:  # the whole state each time
+            shown_at = time.monotonic()
+            yield shown()
+    yield shown()
     yield {"done": True, "last": None}
 
 

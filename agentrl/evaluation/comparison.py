@@ -105,6 +105,10 @@ def read_side(folder: Path) -> Side:
         selection = SelectionSection.model_validate(tree["algorithm"]["selection"])
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{config}: not the config of an evaluation: {error}. Name another folder.") from error
+    if any(folder.glob("trajectories/step_*.atr")):
+        raise ConfigError(
+            f"{folder}: a training run, not an evaluation. Evaluate its policy, and name the folder of that."
+        )
     record = read_evaluation(folder, reward)
     if all(summary.reward is None for summary in record.summaries):
         raise ConfigError(f"{folder}: no scored trajectory of an evaluation. Let the evaluation run first.")

@@ -27,7 +27,13 @@ def dashboard_process(run_dir: Path, section: ObservabilitySection) -> Iterator[
         return
     place = ("--host", section.dashboard_host, "--port", str(section.dashboard_port))
     command = (sys.executable, "-m", "agentrl.dashboard", str(run_dir), *place)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C of the run ends it when the run has ended
+    )
     ending = threading.Event()
     reader = threading.Thread(target=_report, args=(process, ending), daemon=True)
     reader.start()

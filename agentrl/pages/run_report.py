@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.detectors.curves import Curve
+from agentrl.errors import ConfigError
 from agentrl.observability.metrics_file import count_survived, describe_survived
 from agentrl.pages import run_sections as sections
 from agentrl.pages.charts import Chart
@@ -61,6 +62,8 @@ def write_run_report(
         ConfigError: the folder holds no run, or a detector is wrong.
         ValueError: a file of the run is damaged.
     """
+    if (run_dir / "report.md").exists():
+        raise ConfigError(f"{run_dir}: an evaluation, which has its own report. `agentrl.runners.evaluate` writes it.")
     report = report_of(read_run(run_dir, detectors_config), advice=advice)
     file = file or run_dir / REPORT
     write_page(file, "run.html", title=report.title, report=report)

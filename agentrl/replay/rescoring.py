@@ -20,6 +20,7 @@ from agentrl.observability.json_lines import append_json_lines, read_json_lines
 from agentrl.replay.recorded_run import RecordedRun, RecordedStep
 from agentrl.rewards.base import Reward
 from agentrl.rewards.loader import build_reward
+from agentrl.run.fingerprints import code_of_user, digest_of
 from agentrl.run.judges import driver_judge
 from agentrl.types import Termination, Trajectory
 
@@ -51,9 +52,11 @@ class RankingChange:
 
 
 def scores_file(run: RecordedRun) -> Path:
-    """Return the file of the scores by the config's reward."""
-    section = json.dumps(run.config.reward.model_dump(mode="json"), sort_keys=True)
-    return run.directory.path / "replays" / f"scores_{hashlib.sha256(section.encode()).hexdigest()[:8]}.jsonl"
+    """Return the file of the scores by the config's reward and judge, and the user's code as it is now."""
+    config = run.config.model_dump(mode="json", include={"reward", "judge"})
+    code = {name: digest_of(path, key=name) for name, path in code_of_user().items()}
+    digest = hashlib.sha256(json.dumps([config, code], sort_keys=True).encode()).hexdigest()
+    return run.directory.path / "replays" / f"scores_{digest[:8]}.jsonl"
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +72,9 @@ async def started_reward(run: RecordedRun) -> AsyncIterator[Reward]:
 
 async def rescore(recorded: RecordedStep, reward: Reward, config: RunConfig, file: Path) -> None:
     """Score what the file lacks of a step, many at once, and append it; a failure of the reward leaves one out."""
-    done = {row["trajectory_id"] for row in read_json_lines(file)}
-    missing = [trajectory for trajectory in recorded.trajectories if trajectory.trajectory_id not in done]
-    missing = [trajectory for trajectory in missing if trajectory.reward is not None]
+    done = {(row["trajectory_id"], row["started_at"]) for row in read_json_lines(file)}  # ids repeat after a resume
+    with_reward = (trajectory for trajectory in recorded.trajectories if trajectory.reward is not None)
+    missing = [item for item in with_reward if (item.trajectory_id, _started_at(item)) not in done]
     places = asyncio.Semaphore(_NUM_AT_ONCE)
 
     async def scored(trajectory: Trajectory) -> dict[str, object] | None:
@@ -93,7 +96,16 @@ async def _new_score(
             value = (await score(reward, config.reward, prompt, trajectory.turns)).value
         except (RolloutError, DataError):
             return None
-    return {"trajectory_id": trajectory.trajectory_id, "step": recorded.step, "reward": value}
+    return {
+        "trajectory_id": trajectory.trajectory_id,
+        "started_at": _started_at(trajectory),
+        "step": recorded.step,
+        "reward": value,
+    }
+
+
+def _started_at(trajectory: Trajectory) -> float:
+    return trajectory.span.started_at if trajectory.span else 0.0
 
 
 def read_scores(file: Path) -> dict[str, float]:

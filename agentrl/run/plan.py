@@ -174,11 +174,11 @@ def prepare(loaded: LoadedConfig) -> Plan:
     held_out = held_out_prompts(config)
     warnings = training_warnings(config) + data_warnings([held_out, *prompts])
     if not directory.finished:  # a finished run is only shown, here too if it was made elsewhere
+        check_sinks(config.observability)
         check_models(config)
         check_weights(config)
         require_room_here(config, num_gpus=gpus_here())
-        for stage in stages:
-            warnings += check_memory(stage.config).warnings
+        warnings += [warning for stage in stages for warning in check_memory(stage.config).warnings]
         check_chat_of_run(config, tools)
     _open(directory, config, tools, trains=True)
     return Plan(
@@ -204,6 +204,7 @@ def prepare_evaluation(loaded: LoadedConfig) -> EvaluationPlan:
     tools = check_plugins(loaded, asks_servers=not directory.finished)
     held_out = held_out_prompts(config)
     if not directory.finished:
+        check_sinks(config.observability)
         check_without_actor(config, tools)
     _open(directory, config, tools, trains=False)
     return EvaluationPlan(
@@ -265,7 +266,6 @@ def check_plugins(loaded: LoadedConfig, *, asks_servers: bool = True) -> list[To
             validator_of(read_tool_schema(tool.tool_schema))
     _check_sessions(loaded.config, tools)
     check_extra_roles(loaded.config.cluster, tools)
-    check_sinks(loaded.config.observability)
     check_reward(loaded.config.reward, loaded.config.judge)
     check_environment(loaded.config.agent_loop)
     if loaded.config.agent_loop.agent.is_set:

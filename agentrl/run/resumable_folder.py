@@ -3,13 +3,15 @@
 `agentrl.run.directory` shows its files.
 """
 
+import contextlib
 import fcntl
 import math
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 import yaml
@@ -24,6 +26,7 @@ from agentrl.run.resume_rules import Changes, refuse_changes
 
 EXPORTED = "exported"
 _PROBE_BYTES = 1 << 20
+_LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.05
 _BEFORE_CONFIG = {".lock", "inputs.json", "inputs.json.partial", "config.yaml.partial", EXPORTED}
 """Files that a start which died before it wrote the config may have left, or an export of checkpoints elsewhere."""
 
@@ -136,7 +139,7 @@ class ResumableFolder(ABC):
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign()
             self._lock_file = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock_file)
         except BlockingIOError as error:
             raise ConfigError(
                 f"run.dir: another process is running in {self.path}. Wait for it, or name another."
@@ -256,3 +259,13 @@ def _named(name: str, content: Content) -> str:
 def content_of(file: Path) -> bytes | None:
     """Return the content of a file; None if it does not exist."""
     return file.read_bytes() if file.is_file() else None
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file; a dashboard that looks whether the run lives holds it for an instant."""
+    for _ in range(_LOCK_TRIES - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_PAUSE_S)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

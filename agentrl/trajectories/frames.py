@@ -49,6 +49,11 @@ class Frame:
         return self.offset + _HEADER.size + sum(self._sizes)
 
     @property
+    def checksum(self) -> int:
+        """CRC-32 of the parts."""
+        return self._crc
+
+    @property
     def head(self) -> bytes:
         """JSON object."""
         start = self.offset + _HEADER.size

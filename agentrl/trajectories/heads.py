@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from agentrl.types import ToolStatus, Trajectory
+from agentrl.types import Failure, ToolStatus, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class TrajectoryHead:
     failure_class: str
     """Class of the last failed attempt; empty without one."""
     failure_cause: str
-    """Cause of that failure, else its message."""
+    """Cause of that failure, else its message without the id of the prompt."""
     num_tokens: int
     num_response_tokens: int
     num_turns: int
@@ -57,7 +57,7 @@ def head_of(trajectory: Trajectory) -> TrajectoryHead:
         is_masked=trajectory.is_masked,
         termination=trajectory.termination,
         failure_class=failure.failure_class if failure else "",
-        failure_cause=(failure.cause or failure.message) if failure else "",
+        failure_cause=_cause_of(failure, trajectory.prompt_id) if failure else "",
         num_tokens=len(trajectory.token_ids),
         num_response_tokens=trajectory.num_response_tokens,
         num_turns=len(trajectory.turns),
@@ -73,3 +73,8 @@ def head_of(trajectory: Trajectory) -> TrajectoryHead:
         judge_queue_s=times.judge_queue_s,
         reward_s=times.reward_queue_s + times.reward_s,
     )
+
+
+def _cause_of(failure: Failure, prompt_id: str) -> str:
+    """Return what equal failures of all prompts have in common: a message names its prompt."""
+    return failure.cause or failure.message.replace(f"`{prompt_id}`", "`...`")

@@ -10,8 +10,11 @@ from fastapi.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agentrl.dashboard.app import Dashboard
+from agentrl.dashboard.queries import prompt_history
 from agentrl.dashboard.records import TokenTexts
 from agentrl.dashboard.runs import open_runs
+from agentrl.trajectories.index import RunIndex
+from agentrl.trajectories.store import TrajectoryStore
 from tests.dashboard.run_folder import TURN, trajectory, write_run, write_trajectories
 
 GREEK = "\u03b1"
@@ -88,6 +91,18 @@ def test_a_prompt_has_its_rewards_in_every_step(client: TestClient):
     assert [step["file"] for step in steps] == ["step_000001", "step_000002"]
     assert [reward for _, reward in steps[1]["rewards"]] == [0.0, 1.0, 0.0, 1.0]
     assert get(client, "history", prompt_id="unknown")["steps"] == []
+
+
+def test_a_training_prompt_has_its_rewards_in_every_epoch(tmp_path: Path):
+    ids = ("train-1", "train-10", "train-1@epoch1", "train-1@epoch2")
+    for step, prompt_id in enumerate(ids, start=1):
+        item = trajectory(step, 0, 0, prompt_id=prompt_id)
+        TrajectoryStore(tmp_path).append(step, [item])
+    index = RunIndex(tmp_path)
+    index.update()
+    for prompt_id in ("train-1", "train-1@epoch2"):
+        steps = prompt_history(index.connection, prompt_id)
+        assert [step["prompt_id"] for step in steps] == ["train-1", "train-1@epoch1", "train-1@epoch2"]
 
 
 def test_texts_come_from_the_policy_that_the_run_left(run_dir: Path):

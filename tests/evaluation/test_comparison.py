@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.comparison import Comparison, compare, conversations_of, read_side
 from agentrl.evaluation.html_pages import write_comparison_page
 from agentrl.evaluation.record import record_file
+from agentrl.trajectories.store import TrajectoryStore
 from agentrl.types import Prompt
 from tests.evaluation.recorded import evaluation_folder, prompt, trajectory
 
@@ -105,6 +106,14 @@ def test_the_folder_of_another_command_is_refused(tmp_path: Path):
     (tmp_path / "config.yaml").write_text("sft: {}")
     with pytest.raises(ConfigError, match="not the config of an evaluation"):
         read_side(tmp_path)
+
+
+def test_the_folder_of_a_training_run_is_refused(tmp_path: Path):
+    """Its validation of step 0 would be that of the untrained policy."""
+    run_dir = folder(tmp_path / "a", FIRST)
+    TrajectoryStore(run_dir).append(1, [])
+    with pytest.raises(ConfigError, match="a training run, not an evaluation"):
+        read_side(run_dir)
 
 
 def run_compare(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -156,6 +156,12 @@ def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path):
     assert machine_text(tmp_path / "absent").endswith(" cores")
 
 
+def test_the_report_of_an_evaluation_is_not_overwritten(run_dir: Path):
+    (run_dir / "report.md").write_text("figures")
+    with pytest.raises(ConfigError, match="an evaluation, which has its own report"):
+        write_run_report(run_dir)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"no `config.yaml`, so no run"):
         write_run_report(tmp_path)

@@ -68,6 +68,26 @@ def test_steps_after_a_resume_replace_those_before(tmp_path: Path):
     assert rows(index) == [(1, 0, 3), (1, 0, 3), (2, 0, 9)]
 
 
+def test_a_step_rolled_out_once_more_with_more_trajectories_replaces_the_old_rows(tmp_path: Path):
+    """The new file may get the inode of the old one; then only its content tells."""
+    store, index = TrajectoryStore(tmp_path), RunIndex(tmp_path)
+    store.append(2, [replace(TRAJECTORY, reward=0.0)] * 2)
+    index.update()
+    store.take_back(after_step=1)
+    store.append(2, [TRAJECTORY] * 3)
+    assert index.update() == 3
+    assert rows(index, "reward") == [(1.0,)] * 3
+
+
+def test_a_damaged_index_is_built_anew(tmp_path: Path):
+    TrajectoryStore(tmp_path).append(1, [TRAJECTORY])
+    index = RunIndex(tmp_path)
+    index.update()
+    index.close()
+    index.path.write_bytes(b"no database" * 1000)
+    assert RunIndex(tmp_path).update() == 1
+
+
 def test_the_fates_of_a_batch_are_added_to_those_before(tmp_path: Path):
     store, index = TrajectoryStore(tmp_path), RunIndex(tmp_path)
     for fate in ("trained", "all_solved"):

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl.timing import Span
 from agentrl.trajectories.frames import read_frames
-from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories, read_trajectory
+from agentrl.trajectories.store import TrajectoryStore, read_heads, read_prompts, read_trajectories, read_trajectory
 from agentrl.types import Failure, FailureClass, Prompt, Termination, ToolCall, ToolResult, ToolStatus, Trajectory, Turn
 
 NAN = math.nan
@@ -76,6 +76,15 @@ def test_a_failed_trajectory_keeps_its_failures_and_has_no_reward(tmp_path: Path
     )
     failed = replace(TRAJECTORY, termination=Termination.DATA_ERROR, reward=None, failures=failures, turns=())
     assert_identical(store_one(tmp_path, failed), failed)
+
+
+def test_failures_of_all_prompts_have_one_cause_in_the_heads(tmp_path: Path) -> None:
+    failure = Failure(
+        failure_class=FailureClass.REWARD, message=f"reward of prompt `{PROMPT.prompt_id}`: no answer in 60 s"
+    )
+    path = TrajectoryStore(tmp_path).append(1, [replace(TRAJECTORY, reward=None, failures=(failure,))])
+    [head] = read_heads(path)
+    assert (head.failure_class, head.failure_cause) == ("reward", "reward of prompt `...`: no answer in 60 s")
 
 
 def test_arguments_that_json_parsers_change_or_refuse_are_read_back_exactly(tmp_path: Path) -> None:

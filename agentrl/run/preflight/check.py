@@ -13,6 +13,7 @@ from rich.console import Console
 from agentrl.cluster.launch import require_room_here
 from agentrl.cluster.placement.gpus import gpus_here
 from agentrl.config.load import LoadedConfig
+from agentrl.observability.sinks.opening import check_sinks
 from agentrl.run.directory import RunDirectory
 from agentrl.run.fingerprints import code_of_user, inputs_of, tools_of_servers
 from agentrl.run.judges import needs_judge
@@ -46,6 +47,7 @@ async def check(loaded: LoadedConfig, level: CheckLevel) -> None:
     loaded, notes = choose_dtype(loaded)
     config = loaded.config
     tools = check_plugins(loaded, asks_servers=level is CheckLevel.FULL)
+    check_sinks(loaded.config.observability)
     report = CheckReport(Console())
     for note in notes:
         report.note(note)

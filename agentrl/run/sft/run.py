@@ -17,6 +17,7 @@ from agentrl.checkpoints.contents import RunState
 from agentrl.checkpoints.full_disk import report_full_disk
 from agentrl.config.schema.sft import SftConfig
 from agentrl.errors import ConfigError
+from agentrl.observability.dashboard_process import dashboard_process
 from agentrl.observability.logs import ONLY_IN_FILE, configure_logging
 from agentrl.observability.metrics import SFT_COLUMNS, MetricsLogger
 from agentrl.observability.progress import RunProgress
@@ -220,6 +221,7 @@ def running(plan: SftPlan, stop: StopRequest) -> Iterator[SftRun]:
     with (
         report_full_disk(path),
         contextlib.closing(trainer),
+        dashboard_process(path, config.observability),
         MetricsLogger(path, config.observability, columns=SFT_COLUMNS, config=config.model_dump()) as metrics,
         RunProgress(console, num_steps=num_steps) as progress,
     ):

@@ -45,8 +45,8 @@ class GroupPage {
   /** The same prompt in other steps. */
   history(steps) {
     const range = bounds(steps.flatMap(({ rewards }) => rewards.map(([, reward]) => reward)));
-    return h("section.panel.history", { "aria-label": "the prompt in other steps" }, steps.map(({ file, rewards }) =>
-      h("a.history-step", { href: this.context.address(this.run, "group", file, this.prompt), "aria-current": file === this.file && "true" },
+    return h("section.panel.history", { "aria-label": "the prompt in other steps" }, steps.map(({ file, prompt_id, rewards }) =>
+      h("a.history-step", { href: this.context.address(this.run, "group", file, prompt_id), "aria-current": file === this.file && "true" },
         h("span.muted.num", null, stepName(file)), h("span.squares", null, rewards.map(([, reward]) => square(reward, range))))));
   }
 
