@@ -26,19 +26,23 @@ class Scans:
         """Yield the JSON lines of a scan; the process ends with them, after its time, or when the reader leaves."""
         request = {"run_dir": str(run_dir), "kind": kind, "pattern": pattern}
         async with self._places:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "agentrl.dashboard.scan",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_MAX_LINE_BYTES,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "agentrl.dashboard.scan",
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    limit=_MAX_LINE_BYTES,
+                )
             )
             try:
-                async for line in _answers(process, request):
+                # Cancelled while it connects the pipes, asyncio would wait for ever.
+                async for line in _answers(await asyncio.shield(starting), request):
                     yield line
             finally:
+                process = await asyncio.shield(starting)
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await asyncio.shield(process.wait())

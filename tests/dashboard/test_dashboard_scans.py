@@ -33,7 +33,14 @@ async def lines_of(run_dir: Path, kind: str, pattern: str = "") -> list[dict[str
 
 
 def scans() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "agentrl.dashboard.scan" in child.cmdline()]
+    return [child for child in psutil.Process().children() if is_scan(child)]
+
+
+def is_scan(process: psutil.Process) -> bool:
+    try:
+        return "agentrl.dashboard.scan" in process.cmdline()
+    except psutil.Error:  # it has ended; other tests of this process may leave zombies
+        return False
 
 
 async def test_a_search_finds_every_kind_of_text_the_newest_step_first(run_dir: Path):
@@ -82,6 +89,18 @@ async def test_a_search_ends_when_its_reader_leaves(run_dir: Path):
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await lines.aclose()
+    assert scans() == []
+
+
+async def test_a_search_whose_reader_leaves_at_once_ends_too(run_dir: Path):
+    for pause_s in (0.0, 0.001, 0.003, 0.01, 0.03):
+        lines = Scans().lines(run_dir, "search", "compute")
+        task = asyncio.ensure_future(anext(lines))
+        await asyncio.sleep(pause_s)
+        task.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.gather(task, return_exceptions=True)
+            await lines.aclose()
     assert scans() == []
 
 
