@@ -19,7 +19,8 @@ from tests.dashboard.run_folder import trajectory, write_run, write_step, write_
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page  # pyright: ignore[reportMissingImports]
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
+# In a process of their own: Playwright drives the browser from an event loop that no other test may have left in this thread.
+pytestmark = [pytest.mark.alone, pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
 WAIT_MS = 30_000
 NUM_TOKENS = 100_000
