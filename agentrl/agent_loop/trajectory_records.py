@@ -7,13 +7,12 @@ from agentrl.agent_loop.gateway.exactness import ExactnessReport
 from agentrl.config.schema.run import ValidationSection
 from agentrl.judge.stats import JudgeStats
 from agentrl.observability.loop_lag import Lag
-from agentrl.observability.reports.tools import tally_calls
 from agentrl.rewards.math_answer import AnswerStats
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import (
     Failure,
     Prompt,
     Termination,
-    ToolStatus,
     Trajectory,
     TrajectoryRef,
     TrajectorySummary,
@@ -75,38 +74,6 @@ def with_agent_counts(summary: TrajectorySummary, counts: ExactnessReport) -> Tr
         return summary
     facts = {item.name: getattr(summary, item.name) for item in fields(summary)}
     return AgentTrajectorySummary(**facts, agent=counts)
-
-
-def summarise_trajectory(trajectory: Trajectory) -> TrajectorySummary:
-    """Return the summary that the driver works with."""
-    results = trajectory.tool_results
-    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
-    versions = [version for _, version in trajectory.version_spans]
-    return TrajectorySummary(
-        trajectory_id=trajectory.trajectory_id,
-        prompt_id=trajectory.prompt_id,
-        sample_index=trajectory.sample_index,
-        reward=trajectory.reward,
-        reward_metrics=trajectory.reward_metrics,
-        is_masked=trajectory.is_masked,
-        termination=trajectory.termination,
-        num_tokens=len(trajectory.token_ids),
-        num_prompt_tokens=0 if trajectory.row_starts else trajectory.num_prompt_tokens,
-        num_response_tokens=trajectory.num_response_tokens,
-        num_turns=len(trajectory.turns),
-        num_tool_calls=num_calls,
-        # A call that the turn limit left unanswered did not succeed either.
-        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
-        num_cut_tool_results=sum(result.truncated for result in results),
-        tools=tally_calls(trajectory.turns),
-        num_answer_tags=sum(turn.text.count("<answer>") for turn in trajectory.turns),
-        num_retries=trajectory.num_retries,
-        wall_time_s=trajectory.wall_time_s,
-        policy_version=min(versions, default=0),
-        tool_time_s=sum(result.wall_time_s for result in results),
-        failures=trajectory.failures,
-        times=trajectory.times,
-    )
 
 
 def failed_trajectory(request: TrajectoryRequest, failures: Sequence[Failure]) -> Trajectory:

@@ -26,7 +26,6 @@ from agentrl.agent_loop.trajectory_records import (
     TrajectoryRequest,
     WorkerReport,
     failed_trajectory,
-    summarise_trajectory,
     with_agent_counts,
 )
 from agentrl.config.schema.agent_loop import AgentLoopSection
@@ -47,6 +46,7 @@ from agentrl.tools.base import Episode, ToolConfig
 from agentrl.tools.builder import build_tools
 from agentrl.tools.executor import ToolExecutor
 from agentrl.trajectories.store import TrajectoryStore, read_saved_group, write_saved_group
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Failure, FailureClass, Prompt, Termination, Trajectory, TrajectorySummary
 
 logger = logging.getLogger(__name__)

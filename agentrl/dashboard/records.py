@@ -88,7 +88,6 @@ def tokens(run_dir: Path, place: dict[str, Any], texts: TokenTexts | None) -> di
         "mask": trajectory.response_mask,
         "logprobs": np.round(trajectory.rollout_logprobs, 4).tolist(),  # NaN becomes null
         "version_spans": trajectory.version_spans,
-        "row_starts": trajectory.row_starts,
     }
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.config.schema.reward import RewardSection
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.answers.text import spelling
 from agentrl.rewards.math_answer import MATH_ANSWER_REWARD, final_answer
 from agentrl.trajectories.store import TrajectoryStore, read_prompts, read_trajectories
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Prompt, Termination, Trajectory, TrajectorySummary
 
 

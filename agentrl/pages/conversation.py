@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agentrl.trajectories.transcripts import shortened
 from agentrl.types import Prompt, Termination, ToolStatus, Trajectory
 
 _MAX_CHARACTERS = 6_000
@@ -72,8 +73,4 @@ def _turn_messages(trajectory: Trajectory) -> Iterable[Message]:
 
 
 def _shortened(text: str) -> str:
-    text = text.strip()
-    if len(text) <= _MAX_CHARACTERS:
-        return text
-    half = _MAX_CHARACTERS // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters ...]\n{text[-half:]}"
+    return shortened(text.strip(), _MAX_CHARACTERS)

@@ -30,7 +30,7 @@ class FailedTries:
     num_tries: int = 0
     """Trajectories with a failed try."""
     num_lost: int = 0
-    """Those without a reward."""
+    """Trajectories without a reward."""
     first_step: int
     example: str
     """Id of the first."""

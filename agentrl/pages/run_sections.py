@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.algorithms.group_filter import Fate
 from agentrl.config.schema.run import RunConfig
 from agentrl.detectors.curves import Curve
@@ -18,6 +17,7 @@ from agentrl.pages.page import Table, installed_versions, machine_text, now_text
 from agentrl.pages.run_record import FailedTries, RunRecord
 from agentrl.pages.tool_table import tool_table
 from agentrl.trajectories.store import read_prompts, read_trajectories
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Termination, Trajectory
 
 _NUM_EXAMPLES = 3

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.config.load import LoadedConfig
 from agentrl.config.schema.run import RunConfig
 from agentrl.errors import ConfigError
@@ -11,6 +10,7 @@ from agentrl.run.directory import RunDirectory
 from agentrl.run.plan import check_plugins
 from agentrl.tools.base import ToolConfig
 from agentrl.trajectories.store import read_prompts, read_trajectories
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Group, Prompt, Trajectory, TrajectoryRef
 
 

@@ -42,9 +42,9 @@ class RankingChange:
     num_pairs: int
     """Pairs whose recorded rewards differ."""
     num_reversed: int
-    """Those of them that are now ordered the other way round."""
+    """Pairs among them that are now ordered the other way round."""
     num_tied: int
-    """Those of them that are now equal."""
+    """Pairs among them that are now equal."""
     num_parted: int
     """Pairs of equal recorded rewards that now differ."""
     examples: tuple[str, ...]

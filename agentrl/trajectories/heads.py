@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from agentrl.types import Failure, ToolStatus, Trajectory
+from agentrl.trajectories.summary import summarise_trajectory
+from agentrl.types import Failure, Trajectory, TrajectorySummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,32 +42,18 @@ class TrajectoryHead:
 
 
 HEAD_FIELDS = tuple(field.name for field in fields(TrajectoryHead))
+_OF_SUMMARY = tuple(field.name for field in fields(TrajectorySummary) if field.name in HEAD_FIELDS)
 
 
 def head_of(trajectory: Trajectory) -> TrajectoryHead:
     """Return the facts of a finished trajectory."""
-    results, times = trajectory.tool_results, trajectory.times
-    num_calls = sum(len(turn.calls) for turn in trajectory.turns)
+    summary, times = summarise_trajectory(trajectory), trajectory.times
     failure = trajectory.failures[-1] if trajectory.failures else None
     return TrajectoryHead(
-        trajectory_id=trajectory.trajectory_id,
-        prompt_id=trajectory.prompt_id,
-        sample_index=trajectory.sample_index,
-        reward=trajectory.reward,
-        reward_metrics=trajectory.reward_metrics,
-        is_masked=trajectory.is_masked,
-        termination=trajectory.termination,
+        **{name: getattr(summary, name) for name in _OF_SUMMARY},
         failure_class=failure.failure_class if failure else "",
         failure_cause=_cause_of(failure, trajectory.prompt_id) if failure else "",
-        num_tokens=len(trajectory.token_ids),
-        num_response_tokens=trajectory.num_response_tokens,
-        num_turns=len(trajectory.turns),
-        num_tool_calls=num_calls,
-        num_failed_tool_calls=num_calls - sum(result.status is ToolStatus.OK for result in results),
-        num_retries=trajectory.num_retries,
-        policy_version=min((version for _, version in trajectory.version_spans), default=0),
         started_at=trajectory.span.started_at if trajectory.span else 0.0,
-        wall_time_s=trajectory.wall_time_s,
         generate_s=times.generate_s,
         engine_queue_s=times.engine_queue_s,
         tool_s=times.tool_s,

@@ -58,13 +58,14 @@ def _content(content: Any) -> str:
 
 
 def _indented(name: str, text: str, max_characters: int | None) -> Iterator[str]:
-    first, *more = _shortened(text.strip(), max_characters).splitlines() or [""]
+    first, *more = shortened(text.strip(), max_characters).splitlines() or [""]
     yield f"  {name}: {first}"
     for line in more:
         yield f"      {line}"
 
 
-def _shortened(text: str, max_characters: int | None) -> str:
+def shortened(text: str, max_characters: int | None) -> str:
+    """Return both ends of a text that is longer than `max_characters`, with the number of characters left out."""
     if max_characters is None or len(text) <= max_characters:
         return text
     half = max_characters // 2

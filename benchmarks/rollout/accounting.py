@@ -16,7 +16,6 @@ from typing import Any
 
 from agentrl.agent_loop.chat_tokens import ChatTokens
 from agentrl.agent_loop.gateway.exactness import DropReason
-from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.algorithms.group_filter import select
 from agentrl.config.load import load_run_config
 from agentrl.config.schema.run import RunConfig
@@ -26,6 +25,7 @@ from agentrl.run.prompt_sets import training_prompts
 from agentrl.tools.builder import build_tools
 from agentrl.tools.loader import load_tool_configs
 from agentrl.trajectories.store import read_prompts, read_trajectories
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Group, Message, Prompt, Termination, ToolCall, Trajectory, TrajectoryRef
 
 _MAX_LOGPROB_DIFF = 1e-4

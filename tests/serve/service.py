@@ -15,7 +15,6 @@ from agentrl.agent_loop.trajectory_records import (
     TrajectoryRequest,
     WorkerReport,
     failed_trajectory,
-    summarise_trajectory,
 )
 from agentrl.cluster.engine_fleet import EngineFleet
 from agentrl.config.schema.run import ModelSection, RolloutSection, RunConfig, ServiceSection
@@ -27,6 +26,7 @@ from agentrl.serve.plan import bind
 from agentrl.serve.requests import PromptReader
 from agentrl.serve.rollouts import RolloutService
 from agentrl.serve.weights import PolicyWeights
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Failure, FailureClass, Prompt, Termination, Trajectory, Turn
 from tests.fakes import ScriptedEngine
 

@@ -13,9 +13,9 @@ import uvloop
 from agentrl.agent_loop.gateway import agents, rows
 from agentrl.agent_loop.gateway.agents import AgentTask, FunctionAgent, ProgramAgent, check_agent
 from agentrl.agent_loop.gateway.exactness import DropReason
-from agentrl.agent_loop.trajectory_records import summarise_trajectory
 from agentrl.config.schema.agent_loop import AgentSection
 from agentrl.errors import ConfigError, DataError, RolloutError, UnexplainedError
+from agentrl.trajectories.summary import summarise_trajectory
 from agentrl.types import Completion, FinishReason, Termination
 from tests.agent_loop.gateway.gateway_stage import TOOL, USER, Calls, GatewayStage, rows_of
 from tests.fakes import ScriptedEngine

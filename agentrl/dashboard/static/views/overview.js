@@ -95,7 +95,7 @@ class Overview {
       if (!this.charts.has(key)) this.charts.set(key, this.chart(panel));
       const chart = this.charts.get(key);
       (panel.extra ? this.found : this.grid).append(chart.element);
-      chart.set(this.steps, panel.series.map((item) => item.of ? item.of(this.values, this.steps) : this.values[item.name] ?? []));
+      chart.set(this.steps, panel.series.map((item) => this.values[item.name] ?? []));
     }
     for (const [key, chart] of this.charts) {
       if (keep.has(key)) continue;
